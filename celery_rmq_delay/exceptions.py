@@ -28,6 +28,7 @@ __all__ = [
     "PublishError",
     "RecordGoneError",
     "RmqDelayError",
+    "SelectionError",
     "ServerNotFoundError",
     "ServerStartError",
     "SettingsError",
@@ -47,19 +48,32 @@ class RmqDelayError(Exception):
 # -- settings and calls ------------------------------------------------------------------------------------------------
 
 
-class SettingsError(RmqDelayError):
-    """A setting has an invalid value."""
-
-    def __init__(self, setting: str, found: object, hint: str) -> None:
-        self.setting, self.found, self.hint = setting, found, hint
-        super().__init__(f"{setting}: found {found!r}. {hint}")
-
-
-class DelayError(RmqDelayError, ValueError):
-    """The delay of a call or a retry is invalid."""
+class _InvalidValueError(RmqDelayError):
+    """A named value is invalid. Survives the way from a child process, as an exception that can be pickled."""
 
     def __init__(self, what: str, found: object, hint: str) -> None:
+        self.found, self.hint, self._what = found, hint, what
         super().__init__(f"{what}: found {found!r}. {hint}")
+
+    def __reduce__(self) -> tuple[type[_InvalidValueError], tuple[str, object, str]]:
+        return type(self), (self._what, self.found, self.hint)
+
+
+class SettingsError(_InvalidValueError):
+    """A setting has an invalid value."""
+
+    @property
+    def setting(self) -> str:
+        """The name of the setting, or of the option of a command."""
+        return self._what
+
+
+class SelectionError(RmqDelayError):
+    """The options of a command, or the arguments of an operation, are missing or exclude each other."""
+
+
+class DelayError(_InvalidValueError, ValueError):
+    """The delay of a call or a retry is invalid."""
 
 
 class UnknownVersionError(RmqDelayError):

@@ -63,7 +63,7 @@ class Scan:
         #: The consumer that protects the queue from deletion as empty and unused.
         self._guard: str | None = None
         #: Whether the queue had consumers when the scan began.
-        self._shared = False
+        self.shared = False
         #: The delivery tag that the consumer holds; it receives the next message when that is removed.
         self._guarded: int | None = None
         self._delivered: deque[amqp.Message] = deque()
@@ -84,7 +84,7 @@ class Scan:
             raise TopologyError(
                 f"The queue {self._queue!r} does not exist: run `celery -A proj rmq-delay apply`."
             ) from error
-        there, self._shared = found.message_count, bool(found.consumer_count)
+        there, self.shared = found.message_count, bool(found.consumer_count)
         ran_empty = not there
         if there and self._is_delay_queue:
             self._guard_queue()
@@ -180,7 +180,7 @@ class Scan:
         if self._guard:
             self._channel.basic_cancel(self._guard)
             self._guard = None
-        patience = _NOT_ALONE if self._shared or self._is_delay_queue else _ALONE
+        patience = _NOT_ALONE if self.shared or self._is_delay_queue else _ALONE
         requeue(self._channel, self._queue, sorted(self._held), patience=patience)
         self._held.clear()
 

@@ -15,7 +15,7 @@ from kombu.exceptions import KombuError
 from ..amqp.scan import SCAN_LIMIT
 from ..app.inventory import connect
 from ..app.state import AppState, state_of
-from ..exceptions import RmqDelayError
+from ..exceptions import RmqDelayError, SelectionError, SettingsError
 from ..management.client import URL_VARIABLE
 
 if TYPE_CHECKING:
@@ -35,6 +35,12 @@ class Command(CeleryCommand):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise  # the process that reads the output has closed the pipe
+        except SelectionError as error:
+            raise click.UsageError(str(error), ctx) from error
+        except SettingsError as error:
+            if error.setting.startswith("--"):
+                raise click.UsageError(str(error), ctx) from error
+            raise click.ClickException(_line(error)) from error
         except RmqDelayError as error:
             raise click.ClickException(_line(error)) from error
         except (AMQPError, KombuError, OSError) as error:

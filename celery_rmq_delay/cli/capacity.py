@@ -58,30 +58,36 @@ def capacity(ctx: click.Context, *, as_json: bool, **given: Any) -> None:
 
     Exit code 1 when there are warnings.
     """
-    ladder, queue_type = _waits_in(ctx.obj.app, given)
-    delay = find_state(ctx.obj.app)
-    exact = delay.settings.exact if delay else ExactSettings()
-    found = estimate(
-        Workload(
-            rate=parse_rate(given["rate"], "--rate"),
-            failures=parse_shares(given["failure_rate"], "--failure-rate"),
-            size=parse_size(given["size"], "--size"),
-            ladder=ladder,
-            queue_type=queue_type,
-            replicas=given["replicas"],
-            nodes=given["nodes"],
-            queues=given["queues"],
-            outage_ms=parse_ms(given["outage"], "--outage") if given["outage"] else 0,
-            countdown_rate=parse_rate(given["countdown_rate"], "--countdown-rate"),
-            countdown_ms=parse_ms(given["countdown"], "--countdown") if given["countdown"] else 0,
-            levels=exact.levels if "levels" in exact.topologies else 0,
-            unit_ms=exact.unit_ms,
-            version=given["rabbitmq"],
-            node_memory=parse_size(given["node_memory"], "--node-memory") if given["node_memory"] else None,
-        )
-    )
+    try:
+        found = estimate(_workload(ctx.obj.app, given))
+    except SettingsError as error:  # of the options: those of the app are checked by `install`
+        raise click.UsageError(str(error), ctx) from error
     show(estimate_json(found), estimate_text(found), as_json=as_json)
     ctx.exit(1 if found.warnings else 0)
+
+
+def _workload(app: Celery, given: dict[str, Any]) -> Workload:
+    """Return the load that the options describe. Raises `SettingsError`."""
+    ladder, queue_type = _waits_in(app, given)
+    delay = find_state(app)
+    exact = delay.settings.exact if delay else ExactSettings()
+    return Workload(
+        rate=parse_rate(given["rate"], "--rate"),
+        failures=parse_shares(given["failure_rate"], "--failure-rate"),
+        size=parse_size(given["size"], "--size"),
+        ladder=ladder,
+        queue_type=queue_type,
+        replicas=given["replicas"],
+        nodes=given["nodes"],
+        queues=given["queues"],
+        outage_ms=parse_ms(given["outage"], "--outage") if given["outage"] else 0,
+        countdown_rate=parse_rate(given["countdown_rate"], "--countdown-rate"),
+        countdown_ms=parse_ms(given["countdown"], "--countdown") if given["countdown"] else 0,
+        levels=exact.levels if "levels" in exact.topologies else 0,
+        unit_ms=exact.unit_ms,
+        version=given["rabbitmq"],
+        node_memory=parse_size(given["node_memory"], "--node-memory") if given["node_memory"] else None,
+    )
 
 
 def _waits_in(app: Celery, given: dict[str, Any]) -> tuple[Ladder, QueueType]:

@@ -47,6 +47,7 @@ from .base import (
 )
 from .capacity import capacity
 from .migrate import migrate_command
+from .parked import parked
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -66,6 +67,7 @@ def rmq_delay(ctx: click.Context) -> None:
 rmq_delay.add_command(adopt)
 rmq_delay.add_command(capacity)
 rmq_delay.add_command(migrate_command)
+rmq_delay.add_command(parked)
 
 
 @rmq_delay.command(cls=Command)
@@ -275,7 +277,7 @@ def release(
 
 @rmq_delay.group()
 def exhausted() -> None:
-    """List, requeue or discard exhausted tasks."""
+    """List, show, requeue or discard exhausted tasks."""
 
 
 def _selecting(function: Any) -> Any:
@@ -314,6 +316,24 @@ def exhausted_list(
     with connected(ctx.obj.app) as (delay, connection):
         found = dead.list_exhausted(connection, delay.settings, selection, limit=limit or 100, scan_limit=scan_limit)
     show(found.to_json(), text.exhausted_text(found), as_json=as_json)
+
+
+@exhausted.command("show", cls=Command)
+@options(
+    click.argument("task_id", metavar="TASK_ID"),
+    scan_option,
+    as_json,
+)
+def exhausted_show(ctx: click.Context, task_id: str, scan_limit: int, as_json: bool) -> None:
+    """Show an exhausted task: headers, traceback and arguments, without secrets.
+
+    Only a JSON body is decoded. Exit code 1 when the task is not found.
+    """
+    with connected(ctx.obj.app) as (delay, connection):
+        found, outcome = dead.show_exhausted(connection, delay.settings, task_id, scan_limit=scan_limit)
+    if not found:
+        raise click.ClickException(f"{task_id} is not in {delay.settings.exhausted_queue}.{text.rest_text(outcome)}")
+    show([each.to_json() for each in found], text.exhausted_details(found), as_json=as_json)
 
 
 @exhausted.command("requeue", cls=Command)

@@ -11,8 +11,9 @@ from ..operations.adoption import Outcome as AdoptionOutcome
 from ..operations.adoption import UndoPlan
 from ..operations.deletion import Deletion
 from ..operations.exact_delays import ExactStatus
-from ..operations.exhausted import ExhaustedMessage, Outcome
+from ..operations.exhausted import SHOWN_APART, ExhaustedDetails, ExhaustedMessage, Outcome
 from ..operations.findings import Finding
+from ..operations.parked import ParkedList, ParkedTask
 from ..operations.pending import Pending, ladder_change
 from ..operations.prune import Pruned
 from ..operations.release import Released
@@ -139,6 +140,44 @@ def released_text(result: Released) -> str:
     return "\n".join(lines) or "Nothing was parked."
 
 
+def parked_text(found: ParkedList) -> str:
+    """Return one line per parked task."""
+    headings = ("TASK ID", "TASK", "QUEUE", "TIER", "DELAY", "ATTEMPTS", "DUE")
+    lines = [table(headings, map(_parked_row, found.tasks)) if found.tasks else "No parked task matches."]
+    if not found.complete:
+        lines.append("There are more messages than these: see --limit and --scan-limit.")
+    lines += [f"not listed: exact delays ({name}): {why}" for name, why in found.unlisted.items()]
+    return "\n".join(lines)
+
+
+def _parked_row(found: ParkedTask) -> tuple[object, ...]:
+    tier = ("exact", None) if found.delay_ms is None else (found.tier_index, format_ms(found.delay_ms))
+    return found.task_id, found.task, found.queue, *tier, found.attempts, _moment(found.due)
+
+
+def exhausted_details(found: Iterable[ExhaustedDetails]) -> str:
+    """Return all facts of exhausted messages, one after the other."""
+    return "\n\n".join("\n".join(_details(each)) for each in found)
+
+
+def _details(found: ExhaustedDetails) -> Iterator[str]:
+    facts, shown = found.facts, found.shown
+    for name, value in facts.to_json().items():
+        if value is not None:
+            yield f"{f'{name}:':14}{value}"
+    yield from (f"{f'{name}:':14}{value}" for name, value in (("args", shown.args), ("kwargs", shown.kwargs)) if value)
+    if shown.problem:
+        yield f"{'body:':14}{shown.problem}"
+    yield "headers:"
+    yield from (f"  {each.name}: {each.value}" for each in shown.headers if each.name not in SHOWN_APART)
+    if shown.deaths:
+        yield "dead-lettered:"
+    for each in shown.deaths:
+        yield f"  {each.count} times from {each.queue} ({each.reason}), first {each.time and _moment(each.time)}"
+    if found.traceback:
+        yield f"traceback:\n{found.traceback.rstrip()}"
+
+
 def exhausted_text(outcome: Outcome) -> str:
     """Return the listed messages as a table."""
     headings = ("TASK ID", "TASK", "QUEUE", "REASON", "EXCEPTION", "MESSAGE", "ATTEMPTS", "EXHAUSTED AT", "BYTES")
@@ -166,8 +205,11 @@ def acted_text(outcome: Outcome, done: str) -> str:
 
 
 def rest_text(outcome: Outcome) -> str:
-    """Return a remark if only a part of the queue was inspected."""
-    return "" if outcome.complete else f"\nInspected only the first {outcome.seen} messages; there may be more."
+    """Return a remark if only a part of the queue was inspected, or nothing was found in a queue with a consumer."""
+    text = "" if outcome.complete else f"\nInspected only the first {outcome.seen} messages; there may be more."
+    if outcome.consumed and not outcome.done:
+        text += "\nA collector consumes this queue: exhausted tasks are in its database, see the Django admin."
+    return text
 
 
 def policy_text(plan: PolicyPlan) -> str:

@@ -62,9 +62,9 @@ def delete_origin(
     RabbitMQ deletes even a quorum queue with messages, so the bindings that return messages to it are removed first:
     messages that are due from then on are exhausted as ``undeliverable``, and so are those that returned before. A kept
     queue gets its bindings back; after a crash in between, a worker's start restores them. Publishers must be stopped:
-    what they send is lost. ``exact`` are the objects of exact delays that lead to the queue; ``inspect`` reads the queue from the
-    management API, None skips the hidden messages. Raises `LockTimeoutError` after ``lock_timeout`` seconds in which
-    others apply, `PublishError`, and `RmqDelayError` if the queue has no ladder, or none on record.
+    what they send is lost. ``exact`` are the objects of exact delays that lead to the queue; ``inspect`` reads the
+    queue from the management API, None skips the hidden messages. Raises `LockTimeoutError` after ``lock_timeout``
+    seconds in which others apply, `PublishError`, and `RmqDelayError` if the queue has no ladder, or none on record.
     """
     found = _inspected(connection, plan.queue)
     if found.deleted or found.consumers:

@@ -6,21 +6,26 @@ A body is never decoded, only moved.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from .. import headers as h
 from ..amqp.copies import copy_of
 from ..amqp.scan import SCAN_LIMIT, Scan, scanning
-from ..exceptions import PublishError, RmqDelayError
+from ..exceptions import PublishError, SelectionError
 from ..names import tier_of
+from .preview import Preview, preview_of
 
 if TYPE_CHECKING:
     from kombu import Connection
     from kombu.message import Message
 
+    from ..redaction import Redaction
     from ..settings.values import Settings
+
+#: Headers with facts that `ExhaustedDetails` has apart.
+SHOWN_APART = frozenset({h.TRACEBACK, h.MESSAGE})
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.everything and self.conditions:
-            raise RmqDelayError("Everything and a condition exclude each other: leave one out.")
+            raise SelectionError("--all and a condition exclude each other: leave one out.")
 
     @property
     def conditions(self) -> bool:
@@ -71,9 +76,9 @@ class Selection:
         return bool(self.task_ids or self.task or self.queue or self.exception or self.reason)
 
     def require(self) -> None:
-        """Raise `RmqDelayError` if no messages are selected."""
+        """Raise `SelectionError` if no messages are selected."""
         if not (self.everything or self.conditions):
-            raise RmqDelayError("No messages selected: use task ids, --task, --queue, --exception, --reason or --all.")
+            raise SelectionError("No messages selected: use task ids, --task, --queue, --exception, --reason or --all.")
 
     def wants(self, found: ExhaustedMessage) -> bool:
         """Return whether a message is selected."""
@@ -103,7 +108,7 @@ class Outcome:
     """The result of a scan of the exhausted queue.
 
     ``done``: listed, requeued or discarded. ``seen`` is the number of inspected messages, ``complete`` whether that was
-    the whole queue.
+    the whole queue. ``consumed``: whether the queue has a consumer, as a collector, which moves its messages away.
     """
 
     done: list[ExhaustedMessage] = field(default_factory=list)
@@ -111,6 +116,7 @@ class Outcome:
     not_found: list[str] = field(default_factory=list)
     seen: int = 0
     complete: bool = False
+    consumed: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -134,6 +140,51 @@ def list_exhausted(
 ) -> Outcome:
     """Return at most ``limit`` selected messages, oldest first; inspects ``scan_limit`` and requeues them all."""
     return _sweep(connection, settings, selection, limit, scan_limit, lambda *_: None)
+
+
+@dataclass(frozen=True)
+class ExhaustedDetails:
+    """An exhausted message with its headers, traceback and arguments, redacted by the rules of the settings."""
+
+    facts: ExhaustedMessage
+    shown: Preview
+    traceback: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; ``args`` and ``kwargs`` are JSON texts, or None with a ``problem``."""
+        shown = self.shown
+        return {
+            **self.facts.to_json(),
+            "args": shown.args or None,
+            "kwargs": shown.kwargs or None,
+            "problem": shown.problem or None,
+            "content_type": shown.content_type,
+            "headers": {each.name: each.value for each in shown.headers if each.name not in SHOWN_APART},
+            "deaths": [vars(each) for each in shown.deaths],
+            "traceback": self.traceback or None,
+        }
+
+
+def show_exhausted(
+    connection: Connection, settings: Settings, task_id: str, *, scan_limit: int = SCAN_LIMIT
+) -> tuple[list[ExhaustedDetails], Outcome]:
+    """Return the messages of a task in the exhausted queue, mostly one, and the result of the scan."""
+    found: list[ExhaustedDetails] = []
+
+    def see(scan: Scan, message: Message, facts: ExhaustedMessage) -> None:
+        raw = message.body if scan.raw is None else scan.raw.body
+        found.append(_details(facts, message, raw, settings.redaction))
+
+    return found, _sweep(connection, settings, Selection(task_ids=frozenset({task_id})), None, scan_limit, see)
+
+
+def _details(facts: ExhaustedMessage, message: Message, raw: str | bytes, redaction: Redaction) -> ExhaustedDetails:
+    """Return the details of a message; ``raw`` is its body as received, as kombu decompresses that of ``message``."""
+    return ExhaustedDetails(
+        facts=replace(facts, message=facts.message and redaction.text(facts.message, h.MAX_MESSAGE)),
+        shown=preview_of(_bytes(raw), message.properties, lambda: dict(message.headers), redaction),
+        traceback=redaction.text(message.headers.get(h.TRACEBACK), h.MAX_TRACEBACK),
+    )
 
 
 def requeue(
@@ -206,7 +257,7 @@ def _sweep(
                     outcome.failed.append(Failure(found, problem))
             if limit is not None and len(outcome.done) + len(outcome.failed) >= limit:
                 break
-    outcome.seen, outcome.complete = scan.seen, scan.complete
+    outcome.seen, outcome.complete, outcome.consumed = scan.seen, scan.complete, scan.shared
     met = {each.task_id for each in (*outcome.done, *(failure.found for failure in outcome.failed))}
     outcome.not_found = sorted(selection.task_ids - met)
     return outcome
@@ -217,7 +268,6 @@ def describe(message: Message) -> ExhaustedMessage:
     raw = message.headers
     queue = h.origin_queue(raw)
     died = h.deaths(raw)[0] if h.deaths(raw) else {}
-    body = message.body
     return ExhaustedMessage(
         task_id=_text(h.task_id(raw, message.properties)),
         task=_text(raw.get("task")),
@@ -227,8 +277,12 @@ def describe(message: Message) -> ExhaustedMessage:
         message=_text(raw.get(h.MESSAGE)),
         attempts=_attempts(raw, queue),
         exhausted_at=_text(raw.get(h.EXHAUSTED_AT)) or _time(died.get("time")),
-        size=len(body if isinstance(body, bytes) else str(body).encode()),
+        size=len(_bytes(message.body)),
     )
+
+
+def _bytes(body: str | bytes) -> bytes:
+    return body if isinstance(body, bytes) else str(body).encode()
 
 
 def _key(message: Message) -> str:

@@ -12,7 +12,7 @@ from ..amqp.capabilities import capabilities
 from ..amqp.copies import copy_of
 from ..amqp.scan import SCAN_LIMIT, TRACED_SCAN_LIMIT, Scan, inspection_leaves_no_trace, scanning
 from ..app.inventory import applied
-from ..exceptions import PublishError, RmqDelayError, UnroutableError
+from ..exceptions import PublishError, SelectionError, UnroutableError
 from ..names import return_key
 
 if TYPE_CHECKING:
@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """A delay queue of an origin queue, and how its messages return; ``delay_ms`` is the tier's delay in ms."""
+    """A delay queue of an origin queue, and how its messages return.
+
+    ``delay_ms`` is the tier's delay, ``ttl_ms`` that of the queue, which differs with jitter; in ms.
+    """
 
     plan: LadderPlan
     tier_index: int
     delay_ms: int
     queue: str
+    ttl_ms: int
 
     def send_home(self, scan: Scan, message: Message) -> None:
         """Move a message to the queue that it would return to when due, with its attempt count.
@@ -50,7 +54,8 @@ def places(connection: Connection, plan: LadderPlan) -> list[Place]:
     """
     ladders = [*plan.ladders.values(), *applied(connection, plan).ladders.values()]
     found = [
-        Place(plan, tier_index, delay_ms, queue.name) for tier_index, delay_ms, queue in plan.delay_queues(ladders)
+        Place(plan, tier_index, delay_ms, queue.name, queue.arguments["x-message-ttl"])
+        for tier_index, delay_ms, queue in plan.delay_queues(ladders)
     ]
     return sorted(found, key=lambda place: -place.tier_index)
 
@@ -103,11 +108,13 @@ def release(
     places. RabbitMQ >= 4.1 flags them as delivered before: when due they run from the quarantine queue, one at a time;
     there the default is `TRACED_SCAN_LIMIT`, elsewhere `SCAN_LIMIT`.
 
-    Raises `RmqDelayError` unless exactly one of ``task_ids`` and ``everything`` is set.
+    Raises `SelectionError` unless exactly one of ``task_ids`` and ``everything`` is set.
     """
     wanted = set(task_ids)
-    if bool(wanted) == everything:
-        raise RmqDelayError("Select tasks by their ids or by --all, not both.")
+    if wanted and everything:
+        raise SelectionError("Task ids and --all exclude each other: leave one out.")
+    if not (wanted or everything):
+        raise SelectionError("No tasks selected: use task ids (see `parked list`), or --all with --queue.")
     if scan_limit is None:
         scan_limit = SCAN_LIMIT if everything else search_limit(connection)
     run = _Release(connection, wanted, limit, scan_limit)

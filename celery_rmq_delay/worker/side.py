@@ -320,6 +320,12 @@ class WorkerSide(Settling):
         if not any(route.objects) or route.key in self._declared or not self.delay.settings.apply_on_start:
             act()
             return
+        publisher = self._publisher
+        if publisher is not None and publisher.is_shared:  # a broker in memory, where nothing blocks
+            self.delay.exact.prepare(self.consumer.connection, route)
+            self._declared.add(route.key)
+            act()
+            return
         self._waiting[id(message)] = message
         with self._undeclared_lock:
             waiting = self._undeclared.setdefault(route.key, [])

@@ -10,14 +10,15 @@ import pytest
 from celery import Celery
 from celery.utils.saferepr import saferepr
 
+from celery_rmq_delay.amqp import bodies
+from celery_rmq_delay.amqp.bodies import Call
 from celery_rmq_delay.contrib.django.messages import StoredMessage
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
-from celery_rmq_delay.contrib.django.services import bodies, payloads
 from celery_rmq_delay.contrib.django.services.actors import Actor
-from celery_rmq_delay.contrib.django.services.bodies import Call
 from celery_rmq_delay.contrib.django.services.operations.edit import differences, edit, editable
 from celery_rmq_delay.contrib.django.services.payloads import preview, reveal
 from celery_rmq_delay.exceptions import EditError
+from celery_rmq_delay.operations.preview import MAX_SHOWN
 from tests.support.django.records import record
 from tests.support.django.seed import call, message
 from tests.support.django.shop import of
@@ -105,7 +106,7 @@ def test_hostile_arguments_are_shown_bounded() -> None:
     for task in (kept(wide), kept(odd), kept(call("x" * 900_000))):
         for shown in (preview(task), reveal(task, ALICE)):
             assert shown.problem == ""
-            assert len(shown.args) <= payloads.MAX_SHOWN
+            assert len(shown.args) <= MAX_SHOWN
             shown.args.encode()
             assert "\0" not in shown.args
 
@@ -197,4 +198,4 @@ def test_an_edit_without_a_broker_changes_nothing() -> None:
 
 def test_nothing_of_a_stored_message_is_executed() -> None:
     with pytest.raises(bodies.UndecodableError):
-        bodies.decode(StoredMessage(b"cos\nsystem\n(S'x'\ntR.", b"", {"content_type": "application/x-yaml"}), {})
+        bodies.decode(b"cos\nsystem\n(S'x'\ntR.", {"content_type": "application/x-yaml"}, {})

@@ -144,8 +144,8 @@ def test_a_queue_that_neither_the_app_nor_the_broker_has_gets_no_ladder(classic_
 def test_all_parked_tasks_are_released_only_of_a_named_queue(classic_lab: Lab) -> None:
     app, _ = opened(classic_lab)
     assert "--all needs --queue" in run(app, "release", "--all", code=2).output
-    assert "Select tasks by" in run(app, "release", code=1).output
-    assert "--tier" in run(app, "release", "a", "--tier", "soon", code=1).output
+    assert "No tasks selected" in run(app, "release", code=2).output
+    assert "--tier" in run(app, "release", "a", "--tier", "soon", code=2).output
 
 
 def bury(lab: Lab, queue: str, *task_ids: str, **headers: Any) -> None:
@@ -182,8 +182,8 @@ def test_a_message_that_cannot_be_requeued_is_reported_with_exit_code_1(lab: Lab
 def test_a_selection_that_contradicts_itself_or_is_empty_is_refused(classic_lab: Lab) -> None:
     app, _ = opened(classic_lab)
     for command in ("requeue", "discard"):
-        assert "No messages selected" in run(app, "exhausted", command, code=1).output
-        assert "exclude each other" in run(app, "exhausted", command, "--all", "a", code=1).output
+        assert "No messages selected" in run(app, "exhausted", command, code=2).output
+        assert "exclude each other" in run(app, "exhausted", command, "--all", "a", code=2).output
 
 
 def test_an_origin_queue_is_deleted_and_its_messages_can_be_requeued(lab: Lab) -> None:

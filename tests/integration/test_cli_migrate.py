@@ -51,11 +51,7 @@ def test_poison_messages_are_reported_with_exit_code_1_and_a_removal_needs_the_a
     ("arguments", "problem"),
     [
         (["--from", "plugin"], "are delivered when they are due"),
-        (["--from", "levels", "--remove"], "--remove is for --from celery-native"),
-        (["--from", "celery-native", "--remove", "--dry-run"], "leave out --dry-run"),
-        (["--from", "levels", "--source-queue", "x"], "--source-queue is for --from hold"),
         (["--from", "levels"], "the same queues"),
-        (["--from", "levels", "--source-unit", "soon"], "--source-unit"),
         (["--from", "celery-native", "--to", "loop"], "add 'loop' to exact_delays"),
         (["--from", "hold", "--management-url", "http://127.0.0.1:9"], "No management API"),
     ],
@@ -64,3 +60,18 @@ def test_a_migration_that_cannot_be_done_is_one_line(movers: Movers, arguments: 
     (line,) = run(movers.app, "migrate", *arguments, code=1).output.splitlines()
     assert line.startswith("Error: ")
     assert problem in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--from", "levels", "--remove"], "--remove is for --from celery-native"),
+        (["--from", "celery-native", "--remove", "--dry-run"], "leave out --dry-run"),
+        (["--from", "levels", "--source-queue", "x"], "--source-queue is for --from hold"),
+        (["--from", "levels", "--source-unit", "soon"], "--source-unit"),
+    ],
+)
+def test_options_that_exclude_each_other_are_wrong_options(movers: Movers, arguments: list[str], problem: str) -> None:
+    assert f"Error: {problem}" in run(movers.app, "migrate", *arguments, code=2).output.replace(
+        "Error: --remove moves all messages first: ", "Error: "
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import amqp
@@ -10,7 +11,7 @@ import pytest
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.apply import ensure_queue, ready_counts
 from celery_rmq_delay.exceptions import RmqDelayError, TopologyError
-from celery_rmq_delay.operations.exhausted import Selection, discard, list_exhausted, requeue
+from celery_rmq_delay.operations.exhausted import Selection, discard, list_exhausted, requeue, show_exhausted
 from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.settings.values import Settings
 from celery_rmq_delay.topology.ladder import LadderPlan
@@ -341,3 +342,36 @@ def test_a_message_whose_expires_is_past_stays_and_is_reported(lab: Lab) -> None
     outcome = wait_for(lambda: (found := requeue(lab.connection, settings_of(lab), ALL)).seen and found, "the message")
     assert [failure.problem[:20] for failure in outcome.failed] == ["Its expires is past:"]
     assert ready_counts(lab.connection, [name, plan.queue]) == {name: 1, plan.queue: 0}
+
+
+def test_a_shown_message_has_its_facts_headers_traceback_and_arguments_without_secrets(classic_lab: Lab) -> None:
+    traceback = 'Traceback (most recent call last):\n  File "a.py", line 1, in charge\n    pay(password="hunter2")\n'
+    more = {h.TRACEBACK: traceback, "authorization": "Bearer hunter2", "tenant": "x", h.MESSAGE: "password=hunter2"}
+    body = '[[7, {"card_number": "4111"}], {"password": "hunter2", "amount": 3}, {}]'
+    bury(classic_lab, "other")
+    message = amqp.Message(
+        body,
+        content_type="application/json",
+        content_encoding="utf-8",
+        application_headers={**exhausted_headers("a", **{h.QUEUE: "shop"}), **more},
+    )
+    classic_lab.channel.basic_publish(message, exchange="", routing_key=settings_of(classic_lab).exhausted_queue)
+
+    (found,), outcome = show_exhausted(classic_lab.connection, settings_of(classic_lab), "a")
+
+    shown = found.to_json()
+    assert "hunter2" not in str(shown)
+    assert (shown["task_id"], shown["queue"], shown["reason"], shown["attempts"]) == ("a", "shop", "gave_up", 3)
+    assert json.loads(shown["args"]) == [7, {"card_number": "[redacted]"}]
+    assert json.loads(shown["kwargs"]) == {"password": "[redacted]", "amount": 3}
+    assert shown["headers"]["tenant"] == "x"
+    assert "in charge" in shown["traceback"]
+    assert outcome.complete
+    assert len(list_exhausted(classic_lab.connection, settings_of(classic_lab)).done) == 2  # nothing was taken
+
+
+def test_the_arguments_of_a_body_that_is_not_json_are_not_decoded(classic_lab: Lab) -> None:
+    bury(classic_lab, "a", body="cos\nsystem\n(S'true'\ntR.")
+    (found,), _ = show_exhausted(classic_lab.connection, settings_of(classic_lab), "a")
+    assert found.to_json()["args"] is None
+    assert found.to_json()["problem"].startswith("undecodable (")

@@ -122,7 +122,7 @@ def _notify(raw: object) -> Notify:
     known = [each.name for each in fields(Notify)]
     for key in raw:
         if key not in known:
-            raise SettingsError(f"{where}[{key!r}]", "a key", f"There is no such setting. Known: {', '.join(known)}.")
+            raise SettingsError(where, key, f"There is no such setting. Known: {', '.join(known)}.")
     found = Notify(**{**raw, "kinds": _kinds(raw["kinds"], where)} if "kinds" in raw else raw)
     read_flag(found.mail, f"{where}['mail']")
     if found.webhook is not None and not _is_url(found.webhook):

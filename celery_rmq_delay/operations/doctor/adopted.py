@@ -18,8 +18,8 @@ def dlx_missing(plan: LadderPlan, problem: str) -> Finding:
     """Return the finding that a queue has our dead-letter exchange neither by arguments nor by a policy."""
     found = f"It exists without our dead-letter exchange: every retry costs a publish with confirm. {problem}"
     hint = (
-        f"Run `{_adopt(plan)}`, or drain and delete it and run `celery -A proj rmq-delay apply`. "
-        f"Its exchange is {plan.names.dlx(plan.queue)}."
+        f"Run `{_adopt(plan)}`. Do not delete the queue while a process without this package may declare it: RabbitMQ "
+        f"would refuse that process. The queue's exchange is {plan.names.dlx(plan.queue)}."
     )
     return Finding("dlx-missing", "warning", plan.queue, found, hint)
 

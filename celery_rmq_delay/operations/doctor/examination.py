@@ -217,7 +217,10 @@ def _dead_lettering(
         if not adopted and not by_policy:
             yield dlx_missing(plan, problem)
     else:
-        hint = "Declare it in task_queues with the arguments that it has, or drain, delete and declare it again."
+        hint = (
+            "Declare it in task_queues with the arguments that it has. Or stop its publishers and workers, delete it "
+            f"with `celery -A proj rmq-delay delete-queue {plan.queue}`, and run `celery -A proj rmq-delay apply`."
+        )
         yield Finding("queue-arguments", "warning", plan.queue, f"It exists with other arguments. {problem}", hint)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...amqp.objects import Queue
 from ...app.inventory import origin_queues
-from ...exceptions import ManagementError, RmqDelayError
+from ...exceptions import ManagementError, RmqDelayError, SelectionError
 from ...ladders import QueueType
 from ...management.client import Management
 from ...names import Names
@@ -57,13 +57,13 @@ class Request:
     use_management: bool = True
 
     def check(self) -> None:
-        """Raise `RmqDelayError` for options that exclude each other."""
+        """Raise `SelectionError` for options that exclude each other."""
         if self.remove and self.source != CELERY_NATIVE:
-            raise RmqDelayError("--remove is for --from celery-native: prune deletes managed queues, or they expire.")
+            raise SelectionError("--remove is for --from celery-native: prune deletes managed queues, or they expire.")
         if self.remove and (self.dry_run or self.only or self.limit):
-            raise RmqDelayError("--remove moves all messages first: leave out --dry-run, --queue and --limit.")
+            raise SelectionError("--remove moves all messages first: leave out --dry-run, --queue and --limit.")
         if self.source_queues and self.source != "hold":
-            raise RmqDelayError("--source-queue is for --from hold, whose queues AMQP cannot list.")
+            raise SelectionError("--source-queue is for --from hold, whose queues AMQP cannot list.")
 
 
 def migrate(

@@ -89,7 +89,8 @@ def part_in_use(frame: Objects, shared: Container[str], exists: Callable[[str], 
     A use declares objects in the order of the frame, and the first use those of the first two names. ``shared``: names
     of objects that others declare, too. ``exists`` inspects the broker.
     """
-    own = [*dict.fromkeys(each.name for each in (*frame.exchanges, *frame.queues) if each.name not in shared)]
+    names = [*(each.name for each in frame.exchanges), *(each.name for each in frame.queues)]
+    own = [name for name in dict.fromkeys(names) if name not in shared]
     if not any(map(exists, own[:2])):
         return Objects()
     unused = set(own)

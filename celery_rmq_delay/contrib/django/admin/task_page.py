@@ -11,6 +11,7 @@ from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
+from ....operations.preview import Preview
 from ..conf import conf
 from ..models import ExhaustedTask, ParkedTask, TaskRecord, TaskState
 from ..services import payloads
@@ -33,7 +34,7 @@ def found_task(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str | None
 
 
 def task_page(
-    pages: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord, message: payloads.Preview | None = None
+    pages: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord, message: Preview | None = None
 ) -> HttpResponse:
     """Return the page of a task with ``message``, or else with its redacted message."""
     shown = message or payloads.preview(record)
@@ -72,7 +73,7 @@ def history_context(pages: ReadOnlyAdmin, request: HttpRequest, record: TaskReco
     }
 
 
-def message_context(preview: payloads.Preview) -> dict[str, Any]:
+def message_context(preview: Preview) -> dict[str, Any]:
     """Return a message for the template; control characters are replaced."""
     return {
         "args": text.plain(preview.args),

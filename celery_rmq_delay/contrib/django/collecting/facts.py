@@ -16,6 +16,7 @@ import amqp
 from celery.utils.saferepr import saferepr
 
 from .... import headers as h
+from ....amqp.bodies import UndecodableError, decode
 from ....events import schema as events
 from ....events.fingerprint import fingerprint, top_frame
 from ....events.schema import Event, event_id
@@ -25,7 +26,6 @@ from ....redaction import Redaction, shortened
 from ..messages import StoredMessage, call_digest, stored
 from ..messages import fingerprint as digest_of
 from ..models import TaskState
-from ..services.bodies import UndecodableError, decode
 
 #: The states that events lead to; operations write the other states themselves.
 STATES = {
@@ -140,7 +140,7 @@ def _of_body(raw: Mapping[str, Any], kept: StoredMessage, redaction: Redaction) 
     if "task" in raw:
         return {}
     try:
-        call = decode(kept, raw)
+        call = decode(kept.body, kept.properties, raw)
     except UndecodableError:
         return {}
     args, kwargs = redaction.value(call.args), redaction.value(call.kwargs)

@@ -12,12 +12,13 @@ from typing import Any, Literal, get_args
 
 from django.db.models import QuerySet
 
+from ....amqp.bodies import decode
 from ....headers import MESSAGE, printable
+from ....operations.preview import as_json
 from ....redaction import Redaction
 from ..messages import StoredMessage, headers_of
 from ..models import Payload, TaskRecord
-from .bodies import decode
-from .payloads import as_json, redaction_of_project
+from .payloads import redaction_of_project
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ def _message(kept: StoredMessage) -> _Row:
         headers = headers_of(kept)
         if isinstance(message := headers.get(MESSAGE), str):
             row["exception_message"] = message
-        call = decode(kept, headers)
+        call = decode(kept.body, kept.properties, headers)
         row |= {"args": as_json(call.args), "kwargs": as_json(call.kwargs)}
     except Exception as error:  # noqa: BLE001 - a malformed message must not stop the export
         logger.debug("A stored message is exported without its arguments: %s", error)

@@ -82,8 +82,10 @@ class Command(LongRunningCommand):
     def _start(self, options: dict[str, Any], stop: Callable[[], bool]) -> None:
         kind, state = ACTIONS[options["action"]]
         given = {field: options[name] for name, field in CONDITIONS.items() if options[name]}
-        if bool(given) == options["all"]:
-            raise CommandError("Select the tasks with --queue, --task, --error, --id, or with --all; not both.")
+        if given and options["all"]:
+            raise CommandError("--all and a condition exclude each other: leave one out.")
+        if not (given or options["all"]):
+            raise CommandError("No tasks selected: use --queue, --task, --error, --id or --all.")
         records = TaskRecord.objects.filter(state=state, **given).order_by("exhausted_at", "pk")
         if options["dry_run"]:
             self._show(records)

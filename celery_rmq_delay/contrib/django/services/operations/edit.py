@@ -11,14 +11,15 @@ from typing import Any, NoReturn
 from celery.utils.saferepr import saferepr
 from django.utils.translation import gettext as _
 
+from .....amqp.bodies import Call, UndecodableError, decode
 from .....exceptions import EditError
+from .....operations.preview import as_json
 from .....redaction import REDACTED, Redaction, shortened
 from ...conf import SETTING, conf
 from ...messages import headers_of
 from ...models import Operation, TaskRecord, TaskState
 from ..actors import Actor
-from ..bodies import Call, UndecodableError, decode
-from ..payloads import as_json, kept_of, redaction_of_project
+from ..payloads import kept_of, redaction_of_project
 from .requests import freeze
 from .requeue import Edited
 from .runner import Runner
@@ -121,7 +122,7 @@ def _readable(record: TaskRecord) -> tuple[Call, dict[str, Any]]:
     if "task" not in headers or "id" not in headers:
         raise EditError(_("Its message is not of Celery's protocol 2."))
     try:
-        return decode(kept, headers, compressed=False), headers
+        return decode(kept.body, kept.properties, headers, compressed=False), headers
     except UndecodableError as error:
         raise EditError(_("Only plain JSON can be edited; this message is: %(why)s.") % {"why": error}) from error
 

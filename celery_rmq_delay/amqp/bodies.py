@@ -11,10 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.utils.translation import gettext as _
-
-from ..messages import StoredMessage
-
 #: The most bytes of a body that are decoded.
 MAX_BODY = 1_000_000
 
@@ -40,31 +36,30 @@ class Call:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def decode(kept: StoredMessage, headers: Mapping[str, Any], *, compressed: bool = True) -> Call:
+def decode(body: bytes, properties: Mapping[str, Any], headers: Mapping[str, Any], *, compressed: bool = True) -> Call:
     """Return the decoded body: JSON in a text encoding, also deflated where ``compressed`` allows it.
 
     Raises `UndecodableError`.
     """
-    content_type = str(kept.properties.get("content_type") or "")
+    content_type = str(properties.get("content_type") or "")
     if content_type != "application/json":
-        raise UndecodableError(content_type or _("no content type"))
-    if str(kept.properties.get("content_encoding") or "").lower() not in _TEXT_ENCODINGS:
-        raise UndecodableError(str(kept.properties["content_encoding"]))
-    body = kept.body
+        raise UndecodableError(content_type or "no content type")
+    if str(properties.get("content_encoding") or "").lower() not in _TEXT_ENCODINGS:
+        raise UndecodableError(str(properties["content_encoding"]))
     if compression := headers.get("compression"):
         if not compressed or compression not in _DEFLATED:
             raise UndecodableError(str(compression))
         body = _inflated(body)
     if len(body) > MAX_BODY:
-        raise UndecodableError(_("too large to show"))
+        raise UndecodableError("too large to show")
     try:
         found = json.loads(body.decode())
     except (ValueError, RecursionError) as error:
-        raise UndecodableError(_("not readable as JSON")) from error
+        raise UndecodableError("not readable as JSON") from error
     facts = found if isinstance(found, dict) and "task" in found else {}
     parts = [facts.get("args", []), facts.get("kwargs", {}), {}] if facts else found
     if not (isinstance(parts, list) and [type(each) for each in parts] == [list, dict, dict]):
-        raise UndecodableError(_("not the arguments of a task"))
+        raise UndecodableError("not the arguments of a task")
     args, kwargs, embed = parts
     return Call(args, kwargs, embed, facts)
 
@@ -74,4 +69,4 @@ def _inflated(body: bytes) -> bytes:
         # One byte more than the limit: a larger body is not inflated to its end.
         return zlib.decompressobj(wbits=zlib.MAX_WBITS | 32).decompress(body, MAX_BODY + 1)
     except zlib.error as error:
-        raise UndecodableError(_("its compression is broken")) from error
+        raise UndecodableError("its compression is broken") from error

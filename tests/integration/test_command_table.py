@@ -1,0 +1,31 @@
+"""Every command with `--help`, with `--json` and with one wrong use, as docs/reference/cli.md has it."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_rmq_delay.cli.main import rmq_delay
+from celery_rmq_delay.management.client import URL_VARIABLE
+from celery_rmq_delay.testing import PrivateBroker
+from tests.support import command_table
+from tests.support.apps import app_of
+from tests.support.commands import run
+
+
+def test_each_command_prints_what_the_table_in_the_documentation_says(
+    managed: PrivateBroker, managed_vhost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(URL_VARIABLE, str(managed.management_url))
+    table = [*command_table.lines(command_table.make_shop(managed_vhost))]
+    text = command_table.PAGE.read_text().partition(command_table.BEGIN)[2].partition(command_table.END)[0]
+    assert text.splitlines() == table, "run python -m tests.support.command_table"
+
+
+def test_the_table_has_every_command_and_each_explains_itself() -> None:
+    every = dict(command_table.commands(rmq_delay))
+    assert set(command_table.USES) == set(every)
+    app = app_of(broker="amqp://127.0.0.1:1//")
+    for name, command in every.items():
+        shown = run(app, *name.split(), "--help").output
+        assert shown.startswith(f"Usage: rmq-delay {name} ")
+        assert all(option in shown for param in command.params for option in param.opts if option[0] == "-")

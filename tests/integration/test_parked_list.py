@@ -1,0 +1,120 @@
+"""`rmq-delay parked list`: parked tasks with their due times, without Django."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.app.state import state_of
+from tests.support.brokers.lab import HOUR, Lab
+from tests.support.brokers.lab_app import declare_exact, opened, park
+from tests.support.commands import data, run
+
+
+def listed(app: Any, *options: str) -> list[dict[str, Any]]:
+    """Return the listed tasks, without those of other tests' messages."""
+    found: list[dict[str, Any]] = data(app, "parked", "list", *options)["tasks"]
+    return found
+
+
+def due(found: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(found["due"])
+
+
+@pytest.mark.brokers
+def test_parked_tasks_are_listed_with_tier_attempts_and_due_time(lab: Lab) -> None:
+    app, plan = opened(lab, tiers=["1h", "2h"])
+    start = datetime.now(timezone.utc)
+    park(lab, plan, "a", "b")
+    lab.publish(plan.delay_queue(2, 2 * HOUR).name, "body", headers={"id": "c", "task": "shop.other", "retries": 2})
+
+    found = listed(app)
+
+    assert [(each["task_id"], each["tier_index"], each["delay_ms"], each["attempts"]) for each in found] == [
+        ("a", 1, HOUR, 1),
+        ("b", 1, HOUR, 1),
+        ("c", 2, 2 * HOUR, 2),
+    ]
+    assert {each["queue"] for each in found} == {plan.queue}
+    for each in found[:2]:
+        assert timedelta(0) <= due(each) - start - timedelta(hours=1) < timedelta(minutes=2)
+    assert timedelta(0) <= due(found[2]) - start - timedelta(hours=2) < timedelta(minutes=2)
+
+
+def test_listed_tasks_stay_parked(classic_lab: Lab) -> None:
+    app, plan = opened(classic_lab, tiers=["1h"])
+    park(classic_lab, plan, "a", "b")
+    delay_queue = plan.delay_queue(1, HOUR).name
+
+    assert len(listed(app)) == 2
+
+    assert ready_counts(classic_lab.connection, [delay_queue]) == {delay_queue: 2}
+    assert [each["task_id"] for each in listed(app)] == ["a", "b"]
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("topology", ["levels", "loop"])
+def test_tasks_with_an_exact_delay_are_listed_with_their_exact_due_time(lab: Lab, topology: str) -> None:
+    app, plan = opened(lab, exact_delays=topology, exact_levels=16)
+    declare_exact(lab, app)
+    before = datetime.now(timezone.utc)
+    sent = app.tasks["shop.charge"].apply_async(countdown=1800)
+    after = datetime.now(timezone.utc)
+
+    (found,) = listed(app)
+
+    assert (found["task_id"], found["queue"], found["tier_index"], found["attempts"]) == (sent.id, plan.queue, None, 0)
+    assert before <= due(found) - timedelta(seconds=1800) <= after + timedelta(milliseconds=1)
+    assert listed(app, "--tier", "exact") == [found]
+    assert listed(app, "--tier", "1h") == []
+
+
+def test_a_list_can_be_limited_to_a_queue_a_task_and_a_tier(classic_lab: Lab) -> None:
+    app, plan = opened(classic_lab, tiers=["1h", "2h"])
+    park(classic_lab, plan, "a")
+    park(classic_lab, plan, "b", task="shop.other")
+    classic_lab.publish(plan.delay_queue(2, 2 * HOUR).name, "body", headers={"id": "c", "task": "shop.other"})
+
+    def ids(*options: str) -> list[str]:
+        return [each["task_id"] for each in listed(app, *options)]
+
+    assert ids("--queue", plan.queue) == ["a", "b", "c"]
+    assert ids("--task", "shop.other") == ["b", "c"]
+    assert ids("--tier", "1h", "--task", "shop.other") == ["b"]
+    assert "neither the app nor the broker" in run(app, "parked", "list", "--queue", "nowhere", code=1).output
+    assert "--tier: found 'soon'" in run(app, "parked", "list", "--tier", "soon", code=2).output
+
+
+def test_a_limited_list_says_that_there_are_more(classic_lab: Lab) -> None:
+    app, plan = opened(classic_lab, tiers=["1h", "2h"])
+    park(classic_lab, plan, "a", "b", "c")
+
+    found = data(app, "parked", "list", "--limit", "2")
+
+    assert ([each["task_id"] for each in found["tasks"]], found["complete"]) == (["a", "b"], False)
+    assert "There are more" in run(app, "parked", "list", "--limit", "2").output
+    assert "There are more" not in run(app, "parked", "list").output
+    assert data(app, "parked", "list")["complete"] is True
+
+
+def test_what_cannot_be_listed_is_named_with_the_reason(classic_lab: Lab) -> None:
+    app, _ = opened(classic_lab, exact_delays=["levels", "hold"])
+
+    found = data(app, "parked", "list", "--management-url", "http://127.0.0.1:1")
+
+    assert [*found["unlisted"]] == ["hold"]
+    assert "No management API" in found["unlisted"]["hold"]
+    shown = run(app, "parked", "list", "--management-url", "http://127.0.0.1:1").output
+    assert shown.startswith("No parked task matches.\nnot listed: exact delays (hold): ")
+
+
+def test_the_table_shows_one_line_per_task(classic_lab: Lab) -> None:
+    app, plan = opened(classic_lab, tiers=["1h"])
+    park(classic_lab, plan, "a")
+    heading, line = run(app, "parked", "list").output.splitlines()
+    assert heading.split() == ["TASK", "ID", "TASK", "QUEUE", "TIER", "DELAY", "ATTEMPTS", "DUE"]
+    assert line.split()[:6] == ["a", "shop.charge", plan.queue, "1", "1h", "1"]
+    assert state_of(app).settings.prefix in plan.queue
