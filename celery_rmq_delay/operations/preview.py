@@ -67,7 +67,7 @@ def preview_of(
     content_type = printable(str(properties.get("content_type") or ""))[:MAX_HEADER]
     try:
         headers = read_headers()
-    except Exception:  # noqa: BLE001 - the preview says that these bytes are malformed
+    except Exception:  # noqa: BLE001 - the preview states that these bytes are malformed
         return Preview(problem=_undecodable(size, "headers"), size=size, content_type=content_type, redacted=redacted)
     args = kwargs = problem = ""
     try:

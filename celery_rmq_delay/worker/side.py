@@ -335,7 +335,8 @@ class WorkerSide(Settling):
 
     def _route_step(self, route: Route) -> Step:
         declare = partial(self.delay.exact.prepare, route=route)
-        return Step(f"The route to {route.where} ({route.key})", declare, partial(self._publish_waiting, route.key))
+        what = f"The route through {route.where} to queue {route.headers.get(h.TO, route.where)}"
+        return Step(what, declare, partial(self._publish_waiting, route.key))
 
     def _publish_waiting(self, key: Hashable) -> None:
         with self._undeclared_lock:

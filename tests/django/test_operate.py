@@ -176,7 +176,7 @@ def test_an_invalid_start_time_is_refused_before_anything_is_done(given: tuple[s
 
 @pytest.mark.parametrize("given", [{}, {"all": True, "queue": "mails"}])
 def test_an_action_needs_a_selection_of_tasks(given: dict[str, Any]) -> None:
-    with pytest.raises(CommandError, match="No tasks selected|leave one out"):
+    with pytest.raises(CommandError, match=r"No tasks selected|leave one out"):
         manage("operate", "discard", **given)
 
 

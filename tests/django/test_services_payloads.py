@@ -12,7 +12,6 @@ from celery.utils.saferepr import saferepr
 
 from celery_rmq_delay.amqp import bodies
 from celery_rmq_delay.amqp.bodies import Call
-from celery_rmq_delay.contrib.django.messages import StoredMessage
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations.edit import differences, edit, editable

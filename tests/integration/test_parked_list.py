@@ -88,7 +88,7 @@ def test_a_list_can_be_limited_to_a_queue_a_task_and_a_tier(classic_lab: Lab) ->
     assert "--tier: found 'soon'" in run(app, "parked", "list", "--tier", "soon", code=2).output
 
 
-def test_a_limited_list_says_that_there_are_more(classic_lab: Lab) -> None:
+def test_a_limited_list_states_that_there_are_more(classic_lab: Lab) -> None:
     app, plan = opened(classic_lab, tiers=["1h", "2h"])
     park(classic_lab, plan, "a", "b", "c")
 

@@ -8,7 +8,7 @@ from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.amqp.scan import inspection_leaves_no_trace
-from celery_rmq_delay.exceptions import RmqDelayError
+from celery_rmq_delay.exceptions import SelectionError
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.operations.release import release
 from celery_rmq_delay.topology.ladder import LadderPlan
@@ -179,5 +179,5 @@ def test_a_task_stays_parked_if_its_queue_is_deleted(lab: Lab) -> None:
 
 @pytest.mark.parametrize(("task_ids", "everything"), [([], False), (["a"], True)])
 def test_a_release_needs_a_selection_of_tasks(classic_lab: Lab, task_ids: list[str], everything: bool) -> None:
-    with pytest.raises(SelectionError, match="No tasks selected|leave one out"):
+    with pytest.raises(SelectionError, match=r"No tasks selected|leave one out"):
         release(classic_lab.connection, [], task_ids=task_ids, everything=everything)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import email
+import hashlib
+import re
 import sys
 import tarfile
 import zipfile
@@ -12,11 +14,12 @@ from pathlib import Path
 
 import pathspec
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 import celery_rmq_delay
 from tests.support import ROOT
-from tests.support.packaging.bare import Built
+from tests.support.packaging.bare import Built, build
 
 PACKAGE = ROOT / "celery_rmq_delay"
 #: Parts of the checkout that belong into the sdist, as the build's configuration does not list them.
@@ -85,8 +88,34 @@ def test_the_metadata_describes_the_package(metadata: Message) -> None:
     assert metadata["Version"] == celery_rmq_delay.__version__
     assert metadata["License-Expression"] == "BSD-3-Clause"
     assert metadata["Requires-Python"] == ">=3.10"
-    assert metadata.get_payload() == (ROOT / "README.md").read_text()
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+
+
+def test_the_description_on_a_package_index_is_the_readme_with_absolute_links(metadata: Message) -> None:
+    shown, written = str(metadata.get_payload()), (ROOT / "README.md").read_text()
+    source = dict(each.split(", ") for each in metadata.get_all("Project-URL", []))["Source"]
+    links = re.findall(r"\]\(([^)]+)\)", shown)
+    assert len(links) == len(re.findall(r"\]\(", written)) > 10
+    assert [link for link in links if not link.startswith("https://")] == []
+    raw = source.replace("//github.com", "//raw.githubusercontent.com")
+    assert shown.replace(f"{raw}/main/", "").replace(f"{source}/blob/main/", "") == written
+    assert "```mermaid" not in shown
+
+
+def test_a_second_build_makes_the_same_files(built: Built, tmp_path: Path) -> None:
+    again = build(tmp_path)
+    for first, second in ((built.wheel, again.wheel), (built.sdist, again.sdist)):
+        assert first.name == second.name
+        assert hashlib.sha256(first.read_bytes()).digest() == hashlib.sha256(second.read_bytes()).digest()
+
+
+def test_the_release_is_built_from_its_tag_and_published_without_a_password() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    assert workflow[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads the key `on` as true
+    build_steps, publish = workflow["jobs"]["build"]["steps"], workflow["jobs"]["publish"]
+    assert [step["run"] for step in build_steps if "python -m build" in step.get("run", "")] == ["python -m build"]
+    assert publish["permissions"] == {"id-token": "write"}
+    assert "secrets." not in (ROOT / ".github/workflows/release.yml").read_text()
 
 
 def third_party(path: Path) -> set[str]:

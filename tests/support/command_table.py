@@ -20,7 +20,6 @@ from kombu import Queue
 
 from celery_rmq_delay import RetryableTask, install
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.cli.main import rmq_delay
 from celery_rmq_delay.management.client import URL_VARIABLE
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.commands import run

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support import ROOT
+from tests.support.waiting import SECONDS
 
 _FENCE = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -43,6 +46,22 @@ def snippets(page: Path) -> list[Snippet]:
         )
         for found in _FENCE.finditer(text)
     ]
+
+
+def append(page: Path, folder: Path, title: str) -> None:
+    """Add what ``page`` shows as the end of the file ``title`` to that file in ``folder``."""
+    (code,) = (snippet.code for snippet in snippets(page) if snippet.title == f"{title}, at the end")
+    with (folder / title).open("a") as file:
+        file.write(f"\n{code}")
+
+
+def start_project(folder: Path) -> None:
+    """Run the commands of the quickstart that create a Django project."""
+    page = ROOT / "docs/tutorials/quickstart.md"
+    (code,) = (snippet.code for snippet in snippets(page) if "startproject" in snippet.code)
+    for line in code.splitlines():
+        words = line.replace("django-admin", "python -m django").replace("python", sys.executable, 1)
+        subprocess.run(words.split(), cwd=folder, check=True, timeout=SECONDS)
 
 
 def write(page: Path, folder: Path, *titles: str) -> None:

@@ -63,5 +63,5 @@ def test_the_page_quotes_celerys_log_line_for_a_revoked_task() -> None:
 
 def test_the_commands_on_the_page_exist() -> None:
     commands = re.findall(r"rmq-delay (\w+)", PAGE.read_text())
-    assert {"status", "doctor", "adopt", "exhausted", "release"} <= set(commands)
+    assert {"status", "doctor", "adopt", "exhausted", "parked"} <= set(commands)
     assert set(commands) <= set(cli.rmq_delay.commands)

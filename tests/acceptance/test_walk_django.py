@@ -1,0 +1,118 @@
+"""From `startproject` to a filled admin, by the code and commands of the quickstart and of the admin's tutorial."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+from tests.support.snippets import append, snippets, start_project, write
+from tests.support.waiting import SECONDS, wait_for
+
+QUICKSTART, ADMIN = ROOT / "docs/tutorials/quickstart.md", ROOT / "docs/tutorials/admin.md"
+#: Prints the texts of the admin's lists as a superuser sees them.
+SHOW = """
+import re
+from django.contrib.auth import get_user_model
+from django.test import Client
+client = Client(headers={"host": "localhost"})
+client.force_login(get_user_model().objects.get())
+for name in ("failuregroup", "exhaustedtask", "parkedtask"):
+    page = client.get(f"/admin/rmq_delay/{name}/")
+    assert page.status_code == 200, page.status_code
+    print(name, re.sub(r"<[^>]+>|\\s+", " ", page.content.decode()))
+"""
+
+
+class Project:
+    """A Django project in a folder, made as the documentation has it."""
+
+    def __init__(self, folder: Path, broker: str) -> None:
+        self.folder = folder
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
+            "BROKER_URL": broker,
+            "DJANGO_SUPERUSER_PASSWORD": "only for this test",
+        }
+
+    def run(self, *command: str) -> str:
+        """Run a command in the folder; return its outputs."""
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=SECONDS
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def manage(self, *arguments: str) -> str:
+        return self.run(sys.executable, "manage.py", *arguments)
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[None]:
+        """Run a command until the end of the block, which ends it cleanly."""
+        with subprocess.Popen([sys.executable, *arguments], cwd=self.folder, env=self.environment) as process:
+            try:
+                yield
+                assert process.poll() is None, f"{arguments} ended with {process.returncode}"
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.wait(timeout=SECONDS)
+
+
+def commands(page: Path, program: str) -> list[str]:
+    """Return the command lines of a page that begin with ``program``, without comments."""
+    lines = [line.partition("  #")[0].strip() for each in snippets(page) if each.language == "sh"
+             for line in each.code.splitlines()]  # fmt: skip
+    return [line for line in lines if line.startswith(program)]
+
+
+@pytest.fixture
+def project(tmp_path: Path, rmq_vhost: str) -> Project:
+    start_project(tmp_path)
+    write(QUICKSTART, tmp_path, "proj/celery.py", "proj/__init__.py", "payments/tasks.py")
+    append(QUICKSTART, tmp_path, "proj/settings.py")
+    append(ADMIN, tmp_path, "proj/settings.py")
+    return Project(tmp_path, rmq_vhost)
+
+
+def test_a_new_django_project_gets_a_filled_admin(project: Project) -> None:
+    assert commands(ADMIN, "python manage.py")[:3] == [
+        "python manage.py migrate",
+        "python manage.py check",
+        "python manage.py createsuperuser",
+    ]
+    project.manage("migrate")
+    assert "no issues" in project.manage("check")
+    project.manage("createsuperuser", "--noinput", "--username", "alice", "--email", "alice@example.org")
+    (worker,) = commands(QUICKSTART, "celery -A proj worker")
+    (calls,) = commands(QUICKSTART, "python manage.py shell")
+
+    with ExitStack() as stack:
+        stack.enter_context(project.running("-m", *worker.split()))
+        for command in commands(ADMIN, "python manage.py rmq_delay"):
+            stack.enter_context(project.running(*command.split()[1:]))
+        project.manage("shell", "-c", calls.partition('-c "')[2].rstrip('"'))
+
+        def shown() -> dict[str, str]:
+            lines = project.manage("shell", "-c", SHOW).splitlines()
+            pages = (line.partition(" ") for line in lines if "task " in line or "group " in line)
+            return {name: text for name, _, text in pages}
+
+        def is_filled() -> dict[str, str]:
+            pages = shown()
+            exhausted = pages["exhaustedtask"]
+            filled = "payments.tasks.ping" in exhausted and "payments.tasks.charge" in exhausted
+            return pages if filled and "payments.tasks.charge" in pages["parkedtask"] else {}
+
+        pages = wait_for(is_filled, "exhausted and parked tasks in the admin")
+        status = project.run(sys.executable, "-m", *commands(QUICKSTART, "celery -A proj rmq-delay")[0].split())
+
+    assert "InvalidCard" in pages["failuregroup"]
+    assert "ConnectionError" in pages["failuregroup"]
+    assert "payments" in status
