@@ -65,7 +65,15 @@ def test_servers_named_by_url_are_not_installed(bare_machine: ModuleType, monkey
     monkeypatch.setenv("REDIS_URL", "redis://elsewhere/0")
     monkeypatch.setenv("POSTGRES_URL", "postgresql://elsewhere/shop")
     found = bare_machine.missing_packages(servers=True, test_servers=True, trees=False)
-    assert found == ["python3-venv", "default-jre-headless", "chromium", "fonts-dejavu-core", "libfaketime", "prometheus", "iproute2"]
+    assert found == [
+        "python3-venv",
+        "default-jre-headless",
+        "chromium",
+        "fonts-dejavu-core",
+        "libfaketime",
+        "prometheus",
+        "iproute2",
+    ]
 
 
 def test_a_browser_named_by_its_program_is_not_installed(

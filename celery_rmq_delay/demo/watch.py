@@ -1,0 +1,103 @@
+"""What the demo shows: counts from the broker, from the worker's replies, and from Celery's events."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..operations.status import TierStatus, queue_status
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from kombu import Connection
+
+#: Seconds that the worker has to reply.
+REPLY_TIMEOUT = 2.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The state at one moment.
+
+    ``held`` counts the messages that the worker holds, of which ``running`` are attempts that run; both are None if it
+    did not reply. ``queued`` wait in the origin queue, others in ``tiers``. The rest have ended.
+    """
+
+    held: int | None
+    running: int | None
+    queued: int
+    tiers: tuple[TierStatus, ...]
+    at_once: int
+    recovered: int
+    exhausted: int
+
+    @property
+    def parked(self) -> int:
+        """How many tasks wait in the delay queues."""
+        return sum(tier.parked for tier in self.tiers)
+
+    @property
+    def ended(self) -> int:
+        """How many tasks have ended."""
+        return self.at_once + self.recovered + self.exhausted
+
+
+class Outcomes:
+    """The outcomes of tasks, from the events of Celery's worker, which a thread receives. A context manager."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._retried: set[str] = set()
+        self._ended: dict[str, str] = {}
+        self._receiver: Any = None
+        self._listens = threading.Event()
+        self._thread = threading.Thread(target=self._receive, name="demo-events", daemon=True)
+
+    def __enter__(self) -> Outcomes:
+        """Start the thread, and wait until it receives."""
+        self._thread.start()
+        self._listens.wait(timeout=10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the thread."""
+        if self._receiver is not None:
+            self._receiver.should_stop = True
+        self._thread.join(timeout=5)
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return how many tasks succeeded at once, recovered and were exhausted."""
+        ended = dict(self._ended)
+        exhausted = sum(kind == "task-failed" for kind in ended.values())
+        recovered = sum(kind == "task-succeeded" and task in self._retried for task, kind in ended.items())
+        return len(ended) - exhausted - recovered, recovered, exhausted
+
+    def _receive(self) -> None:
+        with self._app.connection_for_read() as connection:
+            self._receiver = self._app.events.Receiver(connection, handlers={"*": self._note})
+            for _ in self._receiver.itercapture(limit=None, timeout=None, wakeup=False):
+                self._listens.set()  # it yields once its queue is consumed
+
+    def _note(self, event: dict[str, Any]) -> None:
+        if event["type"] == "task-retried":
+            self._retried.add(event["uuid"])
+        elif event["type"] in ("task-succeeded", "task-failed"):
+            self._ended[event["uuid"]] = event["type"]
+
+
+def observe(app: Celery, connection: Connection, outcomes: Outcomes) -> Seen:
+    """Return the present state."""
+    (queue,) = queue_status(app, connection)
+    held, running = _held(app)
+    return Seen(held, running, queue.ready or 0, queue.tiers, *outcomes.counts())
+
+
+def _held(app: Celery) -> tuple[int | None, int | None]:
+    """Return how many messages the only worker holds, and how many of them run."""
+    inspect = app.control.inspect(timeout=REPLY_TIMEOUT, limit=1)
+    replies = [inspect.active(), inspect.reserved(), inspect.scheduled()]
+    if not all(replies):
+        return None, None
+    counts = [sum(map(len, reply.values())) for reply in replies if reply]
+    return sum(counts), counts[0]
