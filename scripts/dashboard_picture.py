@@ -7,11 +7,11 @@ the answers of Prometheus to its queries, at its place and with its unit and col
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,7 @@ mpl.use("agg")
 
 from matplotlib import pyplot  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.dates import DateFormatter, date2num  # noqa: E402
-from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: E402
+from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator  # noqa: E402
 
 from celery_rmq_delay.testing import PrivateBroker, PrivateRedis  # noqa: E402
 from celery_rmq_delay.testing.servers.ports import free_port  # noqa: E402
@@ -44,7 +43,7 @@ BACKGROUND, PANEL, TEXT, DIM, LINES = "#111217", "#181b1f", "#d8d9da", "#8e8e8e"
 COLORS = {"green": "#73bf69", "orange": "#ff9830", "red": "#f2495c", "blue": "#5794f2"}
 PALETTE = ("#73bf69", "#f2cc0c", "#8ab8ff", "#ff780a", "#f2495c", "#b877d9", "#5794f2")
 
-Series = tuple[str, list[float], list[float]]
+Series = tuple[str, list[float]]
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------
@@ -104,23 +103,31 @@ def words(value: float, unit: str, decimals: int = 1) -> str:
         size, name = (0.001, "ms") if 0 < value < 1 else (size, name)
         return f"{value / size:.{0 if size == 0.001 else decimals}f} {name}"
     end = " c/m" if unit == "cpm" else ""
-    return f"{value:.{0 if value == int(value) else decimals}f}{end}"
+    return f"{value:.{0 if value == int(value) else max(1, decimals)}f}{end}"
 
 
 def answers(prometheus: PrivatePrometheus, panel: dict[str, Any], start: float, end: float) -> list[Series]:
-    """Return name, times and values of each series of a panel; fail where a query has none."""
+    """Return name and values of each series of a panel, at all times from ``start``; exit where a query has none."""
     found: list[Series] = []
     for target in panel["targets"]:
-        got = prometheus.series(monitoring.expression(target, rate_interval="30s"), start, end, STEP)
+        begin = end if target.get("instant") else start
+        got = prometheus.series(monitoring.expression(target, rate_interval="30s"), begin, end, STEP)
         if not got:
             sys.exit(f"{panel['title']}: Prometheus has no data for {target['expr']}")
         for each in got:
             name = target["legendFormat"]
             for label, value in each["metric"].items():
                 name = name.replace(f"{{{{{label}}}}}", value)
-            times, values = zip(*each["values"], strict=True)
-            found.append((name, list(times), [float(value) for value in values]))
+            values = [math.nan] * (int((end - begin) / STEP) + 1)
+            for time_, value in each["values"]:
+                values[round((time_ - begin) / STEP)] = float(value)
+            found.append((name, values))
     return sorted(found) if len(panel["targets"]) == 1 else found
+
+
+def last(values: list[float]) -> float:
+    """Return the last value that is a number."""
+    return next(value for value in reversed(values) if not math.isnan(value))
 
 
 def color(panel: dict[str, Any], value: float) -> str:
@@ -137,61 +144,60 @@ def stat(axes: Axes, panel: dict[str, Any], series: list[Series]) -> None:
     defaults = panel["fieldConfig"]["defaults"]
     names = {value: each["text"] for mapping in defaults["mappings"] for value, each in mapping["options"].items()}
     axes.axis("off")
-    for place, (name, _, values) in enumerate(series):
-        text = names.get(f"{values[-1]:.0f}", words(values[-1], defaults["unit"]))
-        height = 0.5 if len(series) == 1 else 0.66 - 0.42 * place
-        if len(series) > 1:
-            axes.text(0.08, height, name, transform=axes.transAxes, color=TEXT, fontsize=8, va="center")
-        at, align = (0.5, "center") if len(series) == 1 else (0.92, "right")
-        axes.text(at, height, text, transform=axes.transAxes, color=color(panel, values[-1]), ha=align, va="center",
-                  fontsize=20 if len(series) == 1 else 13, weight="bold")  # fmt: skip
+    for place, (name, values) in enumerate(series):
+        now = last(values)
+        text, height = names.get(f"{now:.0f}", words(now, defaults["unit"])), 0.5
+        style = {"transform": axes.transAxes, "va": "center"}
+        if len(series) == 1:
+            axes.text(0.5, height, text, color=color(panel, now), ha="center", fontsize=20, weight="bold", **style)
+        else:
+            height = 0.66 - 0.42 * place
+            axes.text(0.08, height, name, color=TEXT, fontsize=8, **style)
+            axes.text(0.92, height, text, color=color(panel, now), ha="right", fontsize=13, weight="bold", **style)
     if panel["options"]["graphMode"] == "area":
         area = axes.inset_axes((0, -0.12, 1, 0.32))
         area.axis("off")
-        _, times, values = series[0]
-        area.fill_between(times, values, color=color(panel, values[-1]), alpha=0.35, linewidth=0)
-        area.set_ylim(0, max(*values, 1))
+        _, values = series[0]
+        area.fill_between(range(len(values)), values, color=color(panel, last(values)), alpha=0.35, linewidth=0)
+        area.set_xlim(0, len(values) - 1)
+        area.set_ylim(0, max(1, *(value for value in values if not math.isnan(value))))
 
 
 def timeseries(axes: Axes, panel: dict[str, Any], series: list[Series]) -> None:
     """Draw lines over time, or stacked areas."""
     defaults = panel["fieldConfig"]["defaults"]
+    times = [STEP * number / 60 for number in range(len(series[0][1]))]
     axes.grid(color=LINES, linewidth=0.6)
     if "stacking" in defaults["custom"]:
-        every = sorted({time for _, times, _ in series for time in times})
-        known = [dict(zip(times, values, strict=True)) for _, times, values in series]
-        lines = [[each.get(time, 0.0) for time in every] for each in known]
-        axes.stackplot(
-            dates(every), lines, labels=[name for name, *_ in series], colors=PALETTE, alpha=0.6, linewidth=0
-        )
+        areas = [[0.0 if math.isnan(value) else value for value in values] for _, values in series]
+        names = [name for name, _ in series]
+        axes.stackplot(times, areas, labels=names, colors=PALETTE, alpha=0.6, linewidth=0)
     else:
-        for (name, times, values), line in zip(series, PALETTE * 3, strict=False):
-            axes.plot(dates(times), values, color=line, label=name, linewidth=1.2)
+        for (name, values), line in zip(series, PALETTE * 3, strict=False):
+            axes.plot(times, values, color=line, label=name, linewidth=1.2)
+    axes.set_xlim(0, times[-1])
     axes.set_ylim(defaults.get("min"), defaults.get("max"))
     if defaults.get("min") == 0 and axes.get_ylim()[1] < 1 and defaults["unit"] == "short":
         axes.set_ylim(0, 1)
-    axes.xaxis.set_major_formatter(DateFormatter("%H:%M"))
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.yaxis.set_major_locator(MaxNLocator(4, integer=defaults["unit"] == "short"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value, defaults["unit"])))
+    axes.xaxis.set_major_locator(MultipleLocator(1))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f} min"))
+    steps = [1, 3, 6, 10] if defaults["unit"] == "s" else [1, 2, 2.5, 5, 10]
+    axes.yaxis.set_major_locator(MaxNLocator(4, steps=steps, integer=defaults["unit"] == "short"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value, defaults["unit"], 0)))
     axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.13), ncols=5, frameon=False, fontsize=7.5, labelcolor=TEXT,
                 handlelength=1.2, columnspacing=1.2)  # fmt: skip
-
-
-def dates(times: list[float]) -> Any:
-    """Return times as matplotlib's days, in UTC."""
-    return date2num([datetime.fromtimestamp(each, timezone.utc) for each in times])
 
 
 def bargauge(axes: Axes, panel: dict[str, Any], series: list[Series]) -> None:
     """Draw the last values as bars."""
     axes.axis("off")
-    most = max(values[-1] for *_, values in series)
-    for place, (name, _, values) in enumerate(series):
+    most = max(last(values) for _, values in series)
+    for place, (name, values) in enumerate(series):
+        now = last(values)
         axes.barh(place, most, color=LINES, height=0.55)
-        axes.barh(place, values[-1], color=color(panel, values[-1]), height=0.55)
+        axes.barh(place, now, color=color(panel, now), height=0.55)
         axes.text(-0.02 * most, place, name, color=TEXT, ha="right", va="center", fontsize=8)
-        axes.text(1.02 * most, place, words(values[-1], "short"), color=TEXT, va="center", fontsize=9)
+        axes.text(1.02 * most, place, words(now, "short"), color=TEXT, va="center", fontsize=9)
     axes.set_ylim(max(3, len(series)), -1)
     axes.set_xlim(-0.35 * most, 1.1 * most)
 
@@ -216,8 +222,9 @@ def draw(prometheus: PrivatePrometheus, start: float, end: float) -> None:
         at = panel["gridPos"]
         x, w = at["x"] * CELL[0] + GAP, at["w"] * CELL[0] - GAP
         y, h = height - head - (at["y"] + at["h"]) * CELL[1] + GAP, at["h"] * CELL[1] - GAP
-        figure.add_artist(pyplot.Rectangle((x / width, y / height), w / width, h / height, facecolor=PANEL,
-                                           edgecolor=LINES, linewidth=0.8, transform=figure.transFigure, zorder=-1))  # fmt: skip
+        corner, size = (x / width, y / height), (w / width, h / height)
+        style = {"facecolor": PANEL, "edgecolor": LINES, "linewidth": 0.8, "zorder": -1}
+        figure.add_artist(pyplot.Rectangle(corner, *size, transform=figure.transFigure, **style))
         figure.text((x + 8) / width, (y + h - 16) / height, panel["title"], fontsize=8.5, va="center", weight="bold")
         left, bottom, right, top = MARGINS[panel["type"]]
         box = ((x + left) / width, (y + bottom) / height, (w - left - right) / width, (h - bottom - top) / height)
@@ -226,7 +233,7 @@ def draw(prometheus: PrivatePrometheus, start: float, end: float) -> None:
             spine.set_visible(False)
         axes.tick_params(length=0)
         DRAWINGS[panel["type"]](axes, panel, answers(prometheus, panel, start, end))
-    figure.savefig(PICTURE, facecolor=BACKGROUND)
+    figure.savefig(PICTURE, facecolor=BACKGROUND, pil_kwargs={"optimize": True})
 
 
 def main() -> None:
@@ -236,7 +243,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         PrivateBroker() as broker,
         PrivateRedis() as redis,
-        Shop(broker.url, redis.url, Path(folder)) as shop,
+        Shop(broker.url, redis.url, Path(folder), settings="shop.settings_demo") as shop,
         PrivatePrometheus(target) as prometheus,
     ):
         shop.start("collector", "rmq_delay_collect", "--http", target)

@@ -78,6 +78,7 @@ def _show(app: Celery, connection: Connection, outcomes: Outcomes, process: Kept
     begin, screen = time.monotonic(), Screen()
     waited: Seen | None = None
     while True:
+        time.sleep(POLL_EVERY)
         seen = observe(app, connection, outcomes)
         seconds = time.monotonic() - begin
         screen.show(seen, seconds)
@@ -89,7 +90,6 @@ def _show(app: Celery, connection: Connection, outcomes: Outcomes, process: Kept
             raise WorkerError("The worker ended.")
         if seconds > DEADLINE:
             raise WorkerError(f"{len(ORDERS) - seen.ended} tasks have not ended within {DEADLINE:.0f} s.")
-        time.sleep(POLL_EVERY)
     for line in summary(seen, waited, seconds):
         click.echo(line)
 

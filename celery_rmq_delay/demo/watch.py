@@ -6,14 +6,15 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..exceptions import RmqDelayError
 from ..operations.status import TierStatus, queue_status
 
 if TYPE_CHECKING:
     from celery import Celery
     from kombu import Connection
 
-#: Seconds that the worker has to reply.
-REPLY_TIMEOUT = 2.0
+#: Seconds in which the worker has to reply, and events have to be consumed.
+REPLY_TIMEOUT, START_TIMEOUT = 2.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,10 @@ class Outcomes:
         self._thread = threading.Thread(target=self._receive, name="demo-events", daemon=True)
 
     def __enter__(self) -> Outcomes:
-        """Start the thread, and wait until it receives."""
+        """Start the thread, and wait until it receives. Raises `RmqDelayError` if that takes too long."""
         self._thread.start()
-        self._listens.wait(timeout=10)
+        if not self._listens.wait(START_TIMEOUT):
+            raise RmqDelayError(f"RabbitMQ did not let the demo consume events within {START_TIMEOUT:g} s.")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -76,8 +78,8 @@ class Outcomes:
     def _receive(self) -> None:
         with self._app.connection_for_read() as connection:
             self._receiver = self._app.events.Receiver(connection, handlers={"*": self._note})
-            for _ in self._receiver.itercapture(limit=None, timeout=None, wakeup=False):
-                self._listens.set()  # it yields once its queue is consumed
+            self._receiver.on_consume_ready = lambda *_, **__: self._listens.set()
+            self._receiver.capture(limit=None, timeout=None, wakeup=False)
 
     def _note(self, event: dict[str, Any]) -> None:
         if event["type"] == "task-retried":
