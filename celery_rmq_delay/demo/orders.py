@@ -30,7 +30,12 @@ def make_app(url: str, name: str) -> Celery:
         event_exchange=f"{name}.celery-events",
         event_queue_prefix=f"{name}.receiver",
         broker_connection_retry_on_startup=True,
-        rmq_delay={"tiers": TIERS, "prefix": name, "events": False},
+        rmq_delay={
+            "tiers": TIERS,
+            "prefix": name,
+            "events": False,
+            "exact_levels": 1,
+        },  # few queues: the broker may be a user's
     )
     install(app)
 

@@ -132,10 +132,11 @@ def removed(app: Celery, name: str) -> Iterator[None]:
         yield
     finally:
         try:
-            with connected(app) as connection:
+            with app.connection_for_write() as connection:
+                connect(connection)
                 _delete(app, connection, name)
-        except (*BROKER_ERRORS, DemoError) as error:
-            click.echo(f"Queues and exchanges that begin with {name} were not deleted: {error}", err=True)
+        except BROKER_ERRORS as error:
+            click.echo(f"Queues and exchanges that begin with {name} could not be deleted: {error}", err=True)
 
 
 def _delete(app: Celery, connection: Connection, name: str) -> None:

@@ -6,6 +6,9 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from amqp.exceptions import AMQPError
+from kombu.exceptions import KombuError
+
 from ..exceptions import RmqDelayError
 from ..operations.status import TierStatus, queue_status
 
@@ -52,6 +55,7 @@ class Outcomes:
         self._retried: set[str] = set()
         self._ended: dict[str, str] = {}
         self._receiver: Any = None
+        self._error: Exception | None = None
         self._listens = threading.Event()
         self._thread = threading.Thread(target=self._receive, name="demo-events", daemon=True)
 
@@ -69,17 +73,22 @@ class Outcomes:
         self._thread.join(timeout=5)
 
     def counts(self) -> tuple[int, int, int]:
-        """Return how many tasks succeeded at once, recovered and were exhausted."""
+        """Return how many tasks succeeded at once, recovered and were exhausted. Raises a lost connection's error."""
+        if self._error is not None:
+            raise self._error
         ended = dict(self._ended)
         exhausted = sum(kind == "task-failed" for kind in ended.values())
         recovered = sum(kind == "task-succeeded" and task in self._retried for task, kind in ended.items())
         return len(ended) - exhausted - recovered, recovered, exhausted
 
     def _receive(self) -> None:
-        with self._app.connection_for_read() as connection:
-            self._receiver = self._app.events.Receiver(connection, handlers={"*": self._note})
-            self._receiver.on_consume_ready = lambda *_, **__: self._listens.set()
-            self._receiver.capture(limit=None, timeout=None, wakeup=False)
+        try:
+            with self._app.connection_for_read() as connection:
+                self._receiver = self._app.events.Receiver(connection, handlers={"*": self._note})
+                self._receiver.on_consume_ready = lambda *_, **__: self._listens.set()
+                self._receiver.capture(limit=None, timeout=None, wakeup=False)
+        except (AMQPError, KombuError, OSError) as error:
+            self._error = error
 
     def _note(self, event: dict[str, Any]) -> None:
         if event["type"] == "task-retried":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,13 +46,16 @@ def demo(url: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def read_until(process: subprocess.Popen[str], text: str) -> None:
+    """Read the output up to a line with a text."""
+    assert process.stdout is not None
+    assert any(text in line for line in process.stdout)
+
+
 def test_ctrl_c_ends_the_worker_and_deletes_everything_in_the_broker(own_broker: PrivateBroker, rmq_vhost: str) -> None:
     before = objects(own_broker, rmq_vhost)
     with demo(rmq_vhost) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "worker holds" in line:
-                break
+        read_until(process, "worker holds")
         during, children = objects(own_broker, rmq_vhost), psutil.Process(process.pid).children(recursive=True)
         assert "rmq_delay_demo" in during
         process.send_signal(signal.SIGINT)
@@ -60,6 +64,22 @@ def test_ctrl_c_ends_the_worker_and_deletes_everything_in_the_broker(own_broker:
     assert rest.endswith("Stopped.\n")
     assert objects(own_broker, rmq_vhost) == before
     assert not psutil.wait_procs(children, timeout=SECONDS)[1]
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_ends_the_demo_with_the_end_of_its_log(
+    own_broker: PrivateBroker, rmq_vhost: str
+) -> None:
+    before = objects(own_broker, rmq_vhost)
+    with demo(rmq_vhost) as process:
+        read_until(process, "worker holds")
+        children = psutil.Process(process.pid).children(recursive=True)
+        workers = [each for each in children if "celery_rmq_delay.demo.worker" in each.cmdline()]
+        min(workers, key=psutil.Process.create_time).kill()
+        rest, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1
+    assert re.search(r"^Error: The worker ended\. The end of its log: .*Task charge\[", rest, re.MULTILINE), rest
+    assert objects(own_broker, rmq_vhost) == before
 
 
 @pytest.mark.slow
