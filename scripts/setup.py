@@ -105,17 +105,27 @@ def missing_packages(*, servers: bool, test_servers: bool, trees: bool) -> list[
         missing.append("redis-server")
     if servers and not java_installed():
         missing.append("default-jre-headless")
-    if test_servers and not os.environ.get("POSTGRES_URL") and not postgres_installed():
-        missing.append("postgresql")
-    if test_servers and not shutil.which(os.environ.get("CHROMIUM") or "chromium"):
-        missing += ["chromium", "fonts-dejavu-core"]  # without a font screenshots contain no text
-    if test_servers and not faketime_installed():
-        missing.append("libfaketime")
-    # For nodes in separate network namespaces, which only root can create.
-    if test_servers and os.geteuid() == 0 and not shutil.which("ip"):
-        missing.append("iproute2")
+    if test_servers:
+        missing += missing_test_packages()
     if trees and not shutil.which("debootstrap"):
         missing.append("debootstrap")
+    return missing
+
+
+def missing_test_packages() -> list[str]:
+    """Return the missing Debian packages that only tests need."""
+    missing = []
+    if not os.environ.get("POSTGRES_URL") and not postgres_installed():
+        missing.append("postgresql")
+    if not shutil.which(os.environ.get("CHROMIUM") or "chromium"):
+        missing += ["chromium", "fonts-dejavu-core"]  # without a font screenshots contain no text
+    if not faketime_installed():
+        missing.append("libfaketime")
+    if not shutil.which("prometheus"):
+        missing.append("prometheus")
+    # For nodes in separate network namespaces, which only root can create.
+    if os.geteuid() == 0 and not shutil.which("ip"):
+        missing.append("iproute2")
     return missing
 
 
@@ -192,7 +202,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--group", action="append", default=[], help="dependency group to install")
     parser.add_argument("--servers", action="store_true", help="RabbitMQ, Redis and Java are needed")
-    parser.add_argument("--test-servers", action="store_true", help="PostgreSQL and Chromium are needed, too")
+    parser.add_argument(
+        "--test-servers", action="store_true", help="PostgreSQL, Chromium and Prometheus are needed, too"
+    )
     parser.add_argument("--trees", action="store_true", help="debootstrap is needed")
     options = parser.parse_args()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if inherited as ignored, failures of commands would not be detected

@@ -1,4 +1,4 @@
-"""Metrics: they agree with the tables, and the example rules use exported metrics only."""
+"""Metrics: they agree with the tables; rules and dashboard of the package use exported metrics only."""
 
 from __future__ import annotations
 
@@ -12,30 +12,24 @@ from typing import Any
 
 import promql_parser
 import pytest
-import yaml
+from django.core.management.base import CommandError
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
-from django.utils import timezone
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
 from celery_rmq_delay.contrib.django import prometheus
-from celery_rmq_delay.contrib.django.models import (
-    CollectorStatus,
-    Operation,
-    Tally,
-    TaskRecord,
-    TaskState,
-    UnreadableMessage,
-)
+from celery_rmq_delay.contrib.django.models import CollectorStatus, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.prune import prune
-from tests.support import ROOT
+from tests.support import ROOT, monitoring
+from tests.support.django.commands import manage
 from tests.support.django.databases import Database
-from tests.support.django.records import ago, record
+from tests.support.django.metrics import everything, tally
+from tests.support.django.records import record
 from tests.support.django.shop import make, of
 
-RULES = yaml.safe_load((ROOT / "docs/examples/prometheus-rules.yml").read_text())
-ALERTS = [rule for each in RULES["groups"] for rule in each["rules"]]
+ALERTS = monitoring.alerts()
+PANELS = monitoring.panels()
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
 
@@ -53,31 +47,6 @@ def samples(registry: Any = None) -> Samples:
     text, _ = prometheus.exposition(registry or prometheus.registry(max_age=0))
     found = [sample for family in plain_text(text.decode()) for sample in family.samples]
     return {(sample.name, tuple(sample.labels.values())): sample.value for sample in found}
-
-
-def tally(days: float = 0, **counts: int) -> None:
-    Tally.objects.create(slot=ago(days=days), queue="payments", name="payments.charge", **counts)
-
-
-def everything() -> None:
-    """Fill the tables so that every metric has a sample."""
-    record(TaskState.PARKED, tier=1, due_at=ago(minutes=5))
-    record(TaskState.PARKED, tier=1, due_at=ago(seconds=10))
-    record(TaskState.PARKED, tier=2, due_at=ago(minutes=-5))
-    record(TaskState.PARKED, queue="mail", due_at=None)
-    record(TaskState.EXHAUSTED, exhausted_at=ago(days=3))
-    record(TaskState.EXHAUSTED, exhausted_at=ago(days=1))
-    record(TaskState.UNKNOWN)
-    record(TaskState.RECOVERED)
-    tally(days=1, parked=10, recovered=5, exhausted=2, succeeded=1000)
-    tally(parked=1, exhausted=1)
-    Operation.objects.create(kind=Operation.Kind.REQUEUE, state=Operation.State.DONE, ok=38, skipped=2, failed=1)
-    Operation.objects.create(kind=Operation.Kind.REQUEUE, state=Operation.State.FAILED, ok=2, unknown=1)
-    UnreadableMessage.objects.create(digest="d", queue="q", body=b"", headers=b"", received_at=timezone.now())
-    CollectorStatus.objects.create(
-        name="c1", started_at=ago(), heartbeat_at=ago(), lag_ms=1500, waiting=7, events=100, exhausted=3, differs_by=-2
-    )
-    prometheus.lateness.labels("payments").observe(0.3)
 
 
 def test_the_metrics_agree_with_the_tables(database: Database) -> None:
@@ -232,28 +201,40 @@ def test_the_broker_is_counted_as_well(sqlite: Database, broker: None) -> None:
     assert ("rmq_delay_broker_waiting", ("events",)) not in found
 
 
-def parsed(expression: str) -> tuple[list[Any], set[str]]:
-    """Return the metrics that an expression selects, and the labels that it groups by."""
-    selectors, grouped = [], set()
+def parsed(expression: str) -> list[tuple[Any, list[Any]]]:
+    """Return each selector of an expression, and the aggregations around it, the outermost first."""
+    found: list[tuple[Any, list[Any]]] = []
+    around: list[Any] = []
 
-    def visit(node: Any) -> None:
+    def enter(node: Any) -> None:
         if isinstance(node, promql_parser.VectorSelector):
-            selectors.append(node)
-        elif isinstance(node, promql_parser.AggregateExpr) and node.modifier is not None:
-            grouped.update(node.modifier.labels)
+            found.append((node, [*around]))
+        elif isinstance(node, promql_parser.AggregateExpr):
+            around.append(node)
 
-    promql_parser.walk(promql_parser.parse(expression), visit)
-    return selectors, grouped
+    def leave(node: Any) -> None:
+        if isinstance(node, promql_parser.AggregateExpr):
+            around.pop()
+
+    promql_parser.walk(promql_parser.parse(expression), enter, leave)
+    return found
+
+
+def labels_used(expression: str, exported: dict[str, set[str]]) -> set[str]:
+    """Check that an expression uses exported metrics and their labels only; return the labels that it groups by."""
+    every = set()
+    for selector, around in parsed(expression):
+        known = exported[selector.name]
+        assert {matcher.name for matcher in selector.matchers.matchers} <= known
+        grouped = {label for each in around if each.modifier is not None for label in each.modifier.labels}
+        assert grouped <= known
+        every |= grouped
+    return every
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
 def test_each_rule_uses_exported_metrics(rule: dict[str, Any], exported: dict[str, set[str]]) -> None:
-    selectors, grouped = parsed(rule["expr"])
-    assert selectors
-    for selector in selectors:
-        known = exported[selector.name]
-        assert {matcher.name for matcher in selector.matchers.matchers} <= known
-        assert grouped <= known
+    grouped = labels_used(rule["expr"], exported)
     used = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
     assert used <= grouped
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
@@ -263,6 +244,69 @@ def test_each_rule_uses_exported_metrics(rule: dict[str, Any], exported: dict[st
 
 def test_the_rules_are_of_different_names() -> None:
     assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS) == 11
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_each_panel_uses_exported_metrics(panel: dict[str, Any], exported: dict[str, set[str]]) -> None:
+    for target in panel["targets"]:
+        grouped = labels_used(monitoring.expression(target), exported)
+        assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= grouped
+        assert target["datasource"] == panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+@pytest.mark.parametrize("expression", [monitoring.expression(target) for each in PANELS for target in each["targets"]])
+def test_panels_take_the_maximum_over_instances_and_sum_the_lateness_only(expression: str) -> None:
+    for selector, around in parsed(expression):
+        wanted = "sum" if selector.name.startswith("rmq_delay_retry_lateness") else "max"
+        assert str(around[-1].op) == wanted
+
+
+def test_the_panels_have_unique_ids_a_description_a_unit_and_no_overlap() -> None:
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    taken: set[tuple[int, int]] = set()
+    for panel in PANELS:
+        assert panel["title"]
+        assert panel["description"].endswith(".")
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        place = panel["gridPos"]
+        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"])
+                 for y in range(place["y"], place["y"] + place["h"])}  # fmt: skip
+        assert not cells & taken, panel["title"]
+        assert all(0 <= x < 24 for x, _ in cells)
+        taken |= cells
+
+
+def test_the_variables_of_the_dashboard_are_a_data_source_and_a_queue(exported: dict[str, set[str]]) -> None:
+    source, queue = monitoring.dashboard()["templating"]["list"]
+    assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
+    assert (queue["name"], queue["type"]) == ("queue", "query")
+    metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", queue["query"]["query"]).groups()
+    assert label in exported[metric]
+
+
+def test_the_command_writes_the_dashboard_and_the_rules(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("grafana-dashboard.json", "prometheus-rules.yml")]
+    assert manage("monitoring", "--output", str(tmp_path)).splitlines() == [f"Wrote {path}" for path in paths]
+    assert [path.read_bytes() for path in paths] == [(monitoring.FOLDER / path.name).read_bytes() for path in paths]
+
+
+def test_the_command_replaces_a_file_with_force_only(tmp_path: Path) -> None:
+    rules, board = tmp_path / "prometheus-rules.yml", tmp_path / "grafana-dashboard.json"
+    rules.write_text("mine")
+    with pytest.raises(CommandError, match=f"{rules} exist. Use --force"):
+        manage("monitoring", "--output", str(tmp_path))
+    assert (rules.read_text(), board.exists()) == ("mine", False)
+    manage("monitoring", "--output", str(tmp_path), "--force")
+    assert rules.read_text() != "mine"
+    assert board.exists()
+
+
+def test_the_command_refuses_an_output_that_is_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"--output: .*/away is not a folder\. Create it first"):
+        manage("monitoring", "--output", str(tmp_path / "away"))
+    (tmp_path / "prometheus-rules.yml").mkdir()
+    with pytest.raises(CommandError, match=r"prometheus-rules\.yml: Is a directory"):
+        manage("monitoring", "--output", str(tmp_path), "--force")
 
 
 def test_every_metric_is_documented_and_no_other(exported: dict[str, set[str]]) -> None:

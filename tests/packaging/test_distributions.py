@@ -71,7 +71,8 @@ def test_the_wheel_holds_the_package_with_all_its_files_and_nothing_else(built: 
     extra = {f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")}
     assert names == files(PACKAGE) | extra
     django = "celery_rmq_delay/contrib/django"
-    for kind in ("templates/admin/rmq_delay/", "static/rmq_delay/", "migrations/0001_"):
+    monitoring = ("monitoring/grafana-dashboard.json", "monitoring/prometheus-rules.yml")
+    for kind in ("templates/admin/rmq_delay/", "static/rmq_delay/", "migrations/0001_", *monitoring):
         assert any(name.startswith(f"{django}/{kind}") for name in names), kind
     assert "celery_rmq_delay/py.typed" in names
 

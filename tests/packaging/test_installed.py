@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -47,6 +48,18 @@ def test_the_analytics_name_the_extra_that_they_need(bare: Environment, tmp_path
     done = bare.run("-m", "celery_rmq_delay.analytics", "--help", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout.endswith(" is not installed. Run pip install 'celery-rmq-delay[spark]'.\n")
+
+
+@pytest.mark.slow
+def test_the_demo_runs_with_a_private_broker(bare: Environment, tmp_path: Path) -> None:
+    done = bare.run("-m", "celery_rmq_delay", "demo", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "12 recovered after 1 to 3 retries, 3 are exhausted." in done.stdout
+    assert re.search(r"Meanwhile the worker held \d+ tasks while \d+ waited in RabbitMQ", done.stdout)
+    assert list(tmp_path.iterdir()) == []
+    (command,) = re.findall(r"celery (-A celery_rmq_delay\..*)", done.stdout)
+    proposed = bare.run("-m", "celery", *command.split(), cwd=tmp_path)
+    assert "PARKED" in proposed.stdout.upper(), proposed.stdout
 
 
 @pytest.mark.slow

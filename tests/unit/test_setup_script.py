@@ -49,6 +49,7 @@ def test_on_a_bare_machine_everything_is_missing(bare_machine: ModuleType) -> No
         "chromium",
         "fonts-dejavu-core",
         "libfaketime",
+        "prometheus",
         "iproute2",
         "debootstrap",
     ]
@@ -64,7 +65,15 @@ def test_servers_named_by_url_are_not_installed(bare_machine: ModuleType, monkey
     monkeypatch.setenv("REDIS_URL", "redis://elsewhere/0")
     monkeypatch.setenv("POSTGRES_URL", "postgresql://elsewhere/shop")
     found = bare_machine.missing_packages(servers=True, test_servers=True, trees=False)
-    assert found == ["python3-venv", "default-jre-headless", "chromium", "fonts-dejavu-core", "libfaketime", "iproute2"]
+    assert found == [
+        "python3-venv",
+        "default-jre-headless",
+        "chromium",
+        "fonts-dejavu-core",
+        "libfaketime",
+        "prometheus",
+        "iproute2",
+    ]
 
 
 def test_a_browser_named_by_its_program_is_not_installed(
@@ -73,7 +82,7 @@ def test_a_browser_named_by_its_program_is_not_installed(
     monkeypatch.setenv("CHROMIUM", "/opt/browser")
     monkeypatch.setattr(shutil, "which", lambda name: name if name == "/opt/browser" else None)
     found = bare_machine.missing_packages(servers=False, test_servers=True, trees=False)
-    assert found == ["python3-venv", "postgresql", "libfaketime", "iproute2"]
+    assert found == ["python3-venv", "postgresql", "libfaketime", "prometheus", "iproute2"]
 
 
 def test_networks_of_their_own_are_for_root_alone(bare_machine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

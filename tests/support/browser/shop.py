@@ -30,11 +30,13 @@ class ShopEndedError(AssertionError):
 class Shop:
     """RabbitMQ and Redis are given; partners, worker, database and web server are started. A context manager.
 
-    ``processes`` are those that were started beside the stack, by their names.
+    ``processes`` are those that were started beside the stack, by their names. ``settings``: Django's settings module.
     """
 
-    def __init__(self, broker_url: str, redis_url: str, folder: Path) -> None:
-        self.folder = folder
+    def __init__(
+        self, broker_url: str, redis_url: str, folder: Path, *, settings: str = "tests.support.browser.settings"
+    ) -> None:
+        self.folder, self.settings = folder, settings
         self.url = ""
         self.processes: dict[str, KeptProcess] = {}
         self._given = {**os.environ, "BROKER_URL": broker_url, "REDIS_URL": redis_url}
@@ -101,7 +103,7 @@ class Shop:
     def _start_stack(self) -> None:
         log = self._exit.enter_context((self.folder / "stack.log").open("w"))
         self._stack = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.browser.shop_process"],
+            [sys.executable, "-m", "tests.support.browser.shop_process", self.settings],
             cwd=ROOT,
             env=self._given,
             stdin=subprocess.PIPE,

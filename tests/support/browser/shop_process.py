@@ -1,9 +1,9 @@
 """The demo's stack in a process of its own, which calls functions for the tests.
 
-The test process has neither the shop's Django settings nor its Celery app, and Django refuses database access beside
-Playwright's event loop. The first line on stdout is the JSON of the stack's environment. Each line on stdin is
-the JSON of ``[module, function, arguments]``, each further line on stdout that of ``[result, traceback or
-null]``. The end of stdin ends the stack.
+The only argument is the settings module. The test process has neither the shop's Django settings nor its Celery app,
+and Django refuses database access beside Playwright's event loop. The first line on stdout is the JSON of the stack's
+environment. Each line on stdin is the JSON of ``[module, function, arguments]``, each further line on stdout that of
+``[result, traceback or null]``. The end of stdin ends the stack.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SEARCH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
 
 
 class TestedStack(Stack):
-    """The stack under the tests' settings."""
+    """The stack under the given settings."""
 
     @property
     def environment(self) -> dict[str, str]:
         """The environment of all its processes, which find the tests' modules, too."""
-        return {**super().environment, "DJANGO_SETTINGS_MODULE": "tests.support.browser.settings", "PYTHONPATH": SEARCH}
+        return {**super().environment, "DJANGO_SETTINGS_MODULE": sys.argv[1], "PYTHONPATH": SEARCH}
 
 
 def quietly(_what: str) -> AbstractContextManager[None]:
