@@ -14,12 +14,44 @@ from typing import Any
 from celery_rmq_delay.testing.servers.process import KeptProcess
 from tests.support import ROOT
 from tests.support.snippets import write
-from tests.support.waiting import BUSY, SECONDS, wait_for
+from tests.support.waiting import BUSY, wait_for
 
 PAGE = ROOT / "docs/reference/compatibility.md"
 SHOP = "tests.support.compatibility.shop"
 PUBLISHER = "tests.support.compatibility.publisher"
 KINDS = ("stock", "retryable")
+#: Seconds between two attempts; `shop` has the same.
+WAIT = 0.2
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt as a product has reported it."""
+
+    task: str
+    status: str
+    trace: Any
+    parent: Any
+
+
+def statuses(attempts: Iterable[Attempt]) -> list[tuple[str, str]]:
+    """Task and status of each attempt, sorted by task; those of a task are in their order."""
+    return sorted(((each.task, each.status) for each in attempts), key=lambda found: found[0])
+
+
+def parents(attempts: Iterable[Attempt], task: str) -> int:
+    """How many different parents the attempts of a task have."""
+    return len({each.parent for each in attempts if each.task == task})
+
+
+def assert_one_trace_for_each_call(attempts: list[Attempt]) -> None:
+    """Fail unless all attempts of a call are in the trace of its publisher, and a called task in that of its caller."""
+    by_task = {each.task: {other.trace for other in attempts if other.task == each.task} for each in attempts}
+    assert {task: len(traces) for task, traces in by_task.items() if task != "succeeds"} == dict.fromkeys(
+        by_task.keys() - {"succeeds"}, 1
+    )
+    assert len(by_task["succeeds"]) == 2
+    assert by_task["calls"] < by_task["succeeds"]
 
 
 @dataclass
@@ -60,7 +92,8 @@ class Product:
 
     #: The file of `PAGE` that a project imports first; empty if the product needs none.
     shown: str = ""
-    #: The source of a module that is imported before it, and after it: where reports go.
+    #: The source of a module that is imported before it, and after it: where reports go. The second may have a context
+    #: manager ``publishing(name)``, in which the publisher makes a call.
     before: str = ""
     after: str = ""
     environ: tuple[tuple[str, str], ...] = ()
@@ -87,7 +120,7 @@ def environ_of(product: Product, kind: str, folder: Path, broker: str, backend: 
         "SHOP_IMPORTS": " ".join(imports),
         "SHOP_BROKER": broker,
         "SHOP_BACKEND": backend,
-        "SHOP_QUEUE_TYPE": "quorum",
+        "SHOP_QUEUE_TYPE": "classic",
         "SHOP_CONF": json.dumps(dict(product.conf)),
         **dict(product.environ),
         **more,
@@ -111,7 +144,7 @@ def start(environ: dict[str, str], folder: Path, name: str, module: str, *argume
 def play(
     product: Product, folder: Path, brokers: Iterable[str], backend: str, reported: Callable[[Play], bool]
 ) -> dict[str, Play]:
-    """Make all calls with each kind of task, wait until the product has ``reported`` them, and stop the workers.
+    """Make all calls with each kind of task, stop the workers, and wait until the product has ``reported`` the calls.
 
     ``reported`` gets the run so far; it is true once the end of the task ``last`` is reported.
     """
@@ -134,6 +167,6 @@ def play(
             assert publishers[kind].exit_code == 0, f"{now.read('publisher.log')}\n{now.log[-6_000:]}"
             plays[kind] = now
         for kind in KINDS:
+            assert workers[kind].end("term", timeout=BUSY), plays[kind].log  # products send what they hold
             wait_for(lambda kind=kind: reported(plays[kind]), f"all reports of {kind}", BUSY)
-            assert workers[kind].end("term", timeout=SECONDS), plays[kind].log
     return plays

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 
 from tests.support.compatibility.shop import app
@@ -15,8 +17,10 @@ CALLS = ("succeeds", "recovers", "fails", "gives_up", "asks", "changes", "calls"
 def main() -> None:
     """Call the tasks."""
     found = {}
+    publishing = getattr(import_module("after_product"), "publishing", nullcontext)
     for name in CALLS:
-        result = app.tasks[name].delay()
+        with publishing(name):
+            result = app.tasks[name].delay()
         wait_for(result.ready, f"the end of {name}", SECONDS)
         found[name] = {"id": result.id, "state": result.state, "result": repr(result.result)}
     Path(os.environ["SHOP_FOLDER"], "results.json").write_text(json.dumps(found))
