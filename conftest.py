@@ -53,6 +53,7 @@ TOGETHER = {
     "browser": ("tests/browser/",),
     "managed": (
         "tests/acceptance/test_adopt.py",
+        "tests/compatibility/test_keda.py",
         "tests/integration/test_adopt.py",
         "tests/integration/test_doctor.py",
         "tests/integration/test_management.py",
