@@ -40,8 +40,8 @@ def publishing(name):
 """
 ELASTIC = Product(
     "with_elastic_apm.py",
-    BEFORE,
-    AFTER,
+    before=BEFORE,
+    after=AFTER,
     environ=(
         ("ELASTIC_APM_TRANSPORT_CLASS", "before_product.ToFile"),
         ("ELASTIC_APM_CENTRAL_CONFIG", "false"),

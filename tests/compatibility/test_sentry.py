@@ -41,7 +41,7 @@ import sentry_sdk
 def publishing(name):
     return sentry_sdk.start_transaction(op="http.server", name="checkout of " + name)
 """
-SENTRY = Product("with_sentry.py", BEFORE, AFTER, (("SENTRY_DSN", "http://key@127.0.0.1:1/1"),))
+SENTRY = Product("with_sentry.py", environ=(("SENTRY_DSN", "http://key@127.0.0.1:1/1"),), before=BEFORE, after=AFTER)
 
 
 def errors(play: Play) -> list[tuple[str, str, str]]:

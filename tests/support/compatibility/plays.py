@@ -90,17 +90,18 @@ class Play:
 class Product:
     """How processes use a product: the file of the documentation that they import, and what only the test adds."""
 
-    #: The file of `PAGE` that a project imports first; empty if the product needs none.
+    #: The file of `PAGE` that a project imports first; empty if the product needs none. Others of `PAGE` beside it.
     shown: str = ""
+    files: tuple[str, ...] = ()
+    #: Variables; ``{folder}`` is the folder of the files.
+    environ: tuple[tuple[str, str], ...] = ()
     #: The source of a module that is imported before it, and after it: where reports go. The second may have a context
     #: manager ``publishing(name)``, in which the publisher makes a call.
     before: str = ""
     after: str = ""
-    environ: tuple[tuple[str, str], ...] = ()
-    conf: tuple[tuple[str, Any], ...] = ()
 
 
-def environ_of(product: Product, kind: str, folder: Path, broker: str, backend: str, **more: str) -> dict[str, str]:
+def environ_of(product: Product, kind: str, folder: Path, broker: str, backend: str) -> dict[str, str]:
     """Return the environment of a process of the app; its modules are written into ``folder``."""
     imports = []
     for name, source in (("before_product", product.before), ("after_product", product.after)):
@@ -108,7 +109,7 @@ def environ_of(product: Product, kind: str, folder: Path, broker: str, backend: 
     if product.before:
         imports.append("before_product")
     if product.shown:
-        write(PAGE, folder, product.shown)
+        write(PAGE, folder, product.shown, *product.files)
         imports.append(product.shown.removesuffix(".py"))
     if product.after:
         imports.append("after_product")
@@ -121,9 +122,7 @@ def environ_of(product: Product, kind: str, folder: Path, broker: str, backend: 
         "SHOP_BROKER": broker,
         "SHOP_BACKEND": backend,
         "SHOP_QUEUE_TYPE": "classic",
-        "SHOP_CONF": json.dumps(dict(product.conf)),
-        **dict(product.environ),
-        **more,
+        **{name: value.replace("{folder}", str(folder)) for name, value in product.environ},
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from importlib import import_module
 from typing import Any
@@ -36,7 +35,6 @@ app.conf.update(
     task_default_queue="shop",
     task_default_queue_type=os.environ["SHOP_QUEUE_TYPE"],
     worker_hijack_root_logger=False,
-    **json.loads(os.environ.get("SHOP_CONF", "{}")),
 )
 if IS_RETRYABLE:
     app.conf.rmq_delay = {"tiers": [WAIT] * RETRIES}
