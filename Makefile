@@ -32,11 +32,11 @@ demo: ## run the demo project; ONCE=1 ends after one round
 	@$(RUN) -m example_django_project.demo
 
 test: ## run the tests that are not slow, in four processes; with ARGS='-k name' for pytest, in one
-	@$(SETUP) --test-servers --group test --group demo
+	@$(SETUP) --test-servers --group test --group compatibility --group demo
 	@$(RUN) -m pytest -m 'not slow' $(or $(ARGS),$(PROCESSES))
 
 test-all: ## run all tests, then the broker tests on the other versions of RabbitMQ; with ARGS: only pytest
-	@$(SETUP) --test-servers --trees --group test --group demo
+	@$(SETUP) --test-servers --trees --group test --group compatibility --group demo
 	@$(RUN) -m pytest --hypothesis-profile full $(or $(ARGS),$(PROCESSES))
 	@$(if $(ARGS),,$(RUN) scripts/test_brokers.py $(PROCESSES) --whole)
 
@@ -63,7 +63,7 @@ test-next: ## run unit tests, the matrix and Celery's suite with pre-releases of
 	@$(NEXT)/bin/python scripts/test_celery.py
 
 coverage: ## measure which branches of the package 'make test' runs; ARGS=--all: all tests; other ARGS go to pytest
-	@$(SETUP) --test-servers --group test --group demo
+	@$(SETUP) --test-servers --group test --group compatibility --group demo
 	@rm -f .coverage .coverage.*
 	@$(RUN) -m coverage run -m pytest $(if $(filter --all,$(ARGS)),$(PROCESSES),-m 'not slow' $(or $(ARGS),$(PROCESSES)))
 	@$(RUN) -m coverage combine -q

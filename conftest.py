@@ -37,6 +37,7 @@ FOLDERS = (
     "tests/spark",
     "chaos/tests",
     "tests/acceptance",
+    "tests/compatibility",
     "tests/browser",
     "tests/integration",
     "tests/packaging",
@@ -45,7 +46,7 @@ FOLDERS = (
     "tests/unit",
 )
 #: Folders whose tests have a marker of the same name.
-MARKED = {"acceptance", "browser", "integration", "spark"}
+MARKED = {"acceptance", "browser", "compatibility", "integration", "spark"}
 #: Files whose tests all run in one process, since they share servers that are slow to start or expensive to run: a Java
 #: machine, a shop with its browser, a broker with its management API.
 TOGETHER = {
@@ -53,6 +54,8 @@ TOGETHER = {
     "browser": ("tests/browser/",),
     "managed": (
         "tests/acceptance/test_adopt.py",
+        "tests/compatibility/test_keda.py",
+        "tests/compatibility/test_quorum_only.py",
         "tests/integration/test_adopt.py",
         "tests/integration/test_doctor.py",
         "tests/integration/test_management.py",

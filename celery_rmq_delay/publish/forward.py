@@ -18,7 +18,7 @@ from kombu.pools import producers
 from ..amqp.capabilities import capabilities
 from ..amqp.confirms import CONFIRM_TIMEOUT, confirmed, lease_error
 from ..amqp.connections import another
-from ..exceptions import NackedError, UnroutableError
+from ..exceptions import NackedError, PublishError, UnroutableError
 from ..headers import (
     DUE,
     EXCHANGE,
@@ -94,7 +94,8 @@ class Redirect:
     def __init__(self, producer: Producer, exact: ExactDelays, route: Route) -> None:
         self._exact, self._route = exact, route
         self._producer: Any = producer  # the stubs lack what its publish returns
-        self._is_sent = False
+        #: Whether the task message is published.
+        self.is_sent = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._producer, name)
@@ -104,14 +105,14 @@ class Redirect:
 
         Raises `PublishError`.
         """
-        if self._is_sent:
+        if self.is_sent:
             return self._producer.publish(body, **options)
         retry, policy = options.pop("retry", False), options.pop("retry_policy", None) or {}
         send: Callable[..., Any] = self._send
         if retry:
             send = self._producer.connection.ensure(self._producer, send, **policy)
         result = send(body, self._redirected(options))
-        self._is_sent = True
+        self.is_sent = True
         return result
 
     def _redirected(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -183,8 +184,8 @@ def publish_retry(
 ) -> None:
     """Publish ``signature`` to the delay queue of ``tier_index`` of ``queue``, or with an exact ``delay_ms``.
 
-    Blocks until the broker has confirmed it, so call it in the task's process. Raises `PublishError`, or `DelayError`
-    for a delay that is too long.
+    Blocks until the broker has confirmed it, so call it in the task's process. Raises `PublishError`, also if the
+    task's own ``apply_async`` publishes nothing, or `DelayError` for a delay that is too long.
     """
     options = dict(signature.options)
     request: Any = task.request  # belongs to a message, so it has an id
@@ -210,6 +211,8 @@ def publish_retry(
             route = delay.exact.route(connection_of(producer), delay_ms, queue, "countdown or eta", delay_ms / 1000)
         redirect = Redirect(producer, delay.exact, route)
         apply_async(signature.args, signature.kwargs, **options, headers=headers, producer=redirect)
+    if not redirect.is_sent:
+        raise PublishError(f"apply_async of {task.name} has published nothing.")
 
 
 def _to_tier(delay: AppState, task: Task[Any, Any], tier_index: int, queue: str) -> tuple[Route, int | None]:

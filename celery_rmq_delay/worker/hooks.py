@@ -91,8 +91,14 @@ def _missing() -> Iterator[str]:
         except (AttributeError, ImportError):  # noqa: PERF203 - runs once
             yield where
         else:
-            known = _names(owner)
-            yield from (f"{where}.{name}" for name in names if name not in known)
+            if not _takes_any(owner):
+                known = _names(owner)
+                yield from (f"{where}.{name}" for name in names if name not in known)
+
+
+def _takes_any(owner: Any) -> bool:
+    """Return whether a function takes any keyword: a wrapper of a monitoring product, which passes them on."""
+    return inspect.isfunction(owner) and inspect.getfullargspec(owner).varkw is not None
 
 
 def _names(owner: Any) -> set[str]:

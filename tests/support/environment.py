@@ -12,12 +12,12 @@ from contextlib import contextmanager
 
 from celery_rmq_delay.testing.servers.process import kept_folder
 
-#: Settings of Celery, Django, Flower, Spark and this package, which would reach real servers or change what a test
-#: sees; those of PostgreSQL's clients; proxies, as all that tests connect to is on this machine; colours, which are
-#: codes in a text; and what changes Python itself, for example hides that a process does not flush.
+#: Settings of Celery, Django, Flower, Spark, monitoring products and this package, which would reach real servers or
+#: change what a test sees; those of PostgreSQL's clients; proxies, as all that tests connect to is on this machine;
+#: colours, which are codes in a text; and what changes Python itself, for example hides that a process does not flush.
 #: The variables for the trees of other RabbitMQ versions and their mirror stay.
 _OTHERS = re.compile(
-    r"(CELERY|DJANGO|FLOWER|PYSPARK|SPARK)_.*"
+    r"(CELERY|DD|DJANGO|ELASTIC_APM|FLOWER|NEW_RELIC|OTEL|PYSPARK|SENTRY|SPARK)_.*"
     r"|RMQ_DELAY_(?!BROKER_TREES$|DEBIAN_MIRROR$).*"
     r"|(ALL|FTP|HTTPS?|NO)_PROXY"
     r"|(FORCE|NO)_COLOR|PY_COLORS|PYTHON(DEVMODE|OPTIMIZE|SAFEPATH|UNBUFFERED)"

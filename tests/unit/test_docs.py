@@ -291,6 +291,13 @@ def test_links_between_files_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+def test_the_compatibility_page_names_tests_that_exist_and_all_of_its_folder() -> None:
+    text = (ROOT / "docs/reference/compatibility.md").read_text()
+    rows = re.findall(r"^\|.*\| `(tests/[\w/]+\.py)` \|$", text, re.MULTILINE)
+    assert [path for path in rows if not (ROOT / path).exists()] == []
+    assert {str(path.relative_to(ROOT)) for path in ROOT.glob("tests/compatibility/test_*.py")} <= {*rows}
+
+
 def test_every_diagram_and_chart_was_made_from_its_source() -> None:
     assets, results = ROOT / "docs/assets", ROOT / "benchmarks/results"
     sources = [*assets.glob("*.mmd"), *results.glob("*.json")]

@@ -56,6 +56,18 @@ def test_the_installed_versions_have_all_hooks() -> None:
     assert hooks.complaint() is None
 
 
+def test_a_function_that_a_product_has_wrapped_without_its_parameters_lacks_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As Sentry wraps `build_tracer`."""
+    monkeypatch.setattr("celery.app.trace.build_tracer", lambda name, task, *args, **options: None)
+    hooks.missing.cache_clear()
+    try:
+        assert hooks.missing() == ()
+    finally:
+        hooks.missing.cache_clear()
+
+
 def test_the_oldest_versions_that_were_tried_are_those_that_the_package_asks_for() -> None:
     asked = {each.name: str(each.specifier) for each in map(Requirement, requires("celery-rmq-delay") or ())}
     for name, (first, _) in hooks.TRIED.items():

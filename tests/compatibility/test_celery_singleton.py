@@ -1,0 +1,106 @@
+"""celery-singleton: locks of tasks that are parked."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+
+import celery_rmq_delay
+from celery_rmq_delay.testing import BrokerLadder
+from tests.support.compatibility.plays import PAGE
+from tests.support.snippets import snippets
+from tests.support.waiting import BUSY, wait_for
+
+pytest.importorskip("celery_singleton")
+
+
+class Shop:
+    """An app with singletons, and how often each of its tasks has run."""
+
+    def __init__(self, redis: str) -> None:
+        from celery_singleton import Singleton
+
+        shown: dict[str, Any] = {}
+        exec(next(each.code for each in snippets(PAGE) if each.title == "with_celery_singleton.py"), shown)
+        app = Celery(set_as_current=False)
+        app.conf.update(
+            rmq_delay={"tiers": ["100ms"] * 200},
+            singleton_backend_url=redis,
+            singleton_key_prefix=uuid.uuid4().hex,
+            task_default_queue="shop",
+        )
+        celery_rmq_delay.install(app)
+        self.app, self.runs, self.may_succeed = app, Counter[str](), threading.Event()
+
+        @app.task(bind=True, shared=False, base=shown["RetryableSingleton"], give_up_on=(KeyError,))
+        def syncs(task: Any, customer: int) -> None:
+            self.runs[task.request.id] += 1
+            if customer < 0:
+                raise KeyError(customer)
+            if not self.may_succeed.is_set():
+                raise ConnectionError("not yet")
+
+        @app.task(bind=True, shared=False, base=shown["RetryableSingleton"])
+        def changes(task: Any) -> None:
+            self.runs[task.request.id] += 1
+            if task.request.retries == 0:
+                raise task.retry(priority=3)
+
+        @app.task(bind=True, shared=False, base=Singleton, autoretry_for=(Exception,), default_retry_delay=0.1)
+        def stock(task: Any) -> None:
+            self.runs[task.request.id] += 1
+            raise ConnectionError("not yet")
+
+        @app.task(bind=True, shared=False)
+        def later(task: Any) -> None:
+            self.runs[task.request.id] += 1
+
+        self.syncs, self.changes, self.stock, self.later = syncs, changes, stock, later
+
+    def ran(self, result: Any, times: int = 1) -> bool:
+        return self.runs[result.id] >= times
+
+
+@pytest.fixture
+def shop(rmq_redis: Any, rmq_worker: Callable[..., BrokerLadder]) -> Shop:
+    shop = Shop(rmq_redis.url)
+    rmq_worker(shop.app)
+    return shop
+
+
+def test_a_task_holds_its_lock_while_it_is_parked_and_releases_it_at_its_end(shop: Shop) -> None:
+    first = shop.syncs.delay(7)
+    wait_for(lambda: shop.ran(first, 3), "a task that was parked twice", BUSY)
+
+    assert shop.syncs.delay(7).id == first.id
+    assert shop.syncs.delay(8).id != first.id
+
+    shop.may_succeed.set()
+    wait_for(lambda: shop.syncs.delay(7).id != first.id, "the release of the lock", BUSY)
+
+
+def test_a_task_that_is_exhausted_releases_its_lock(shop: Shop) -> None:
+    first = shop.syncs.delay(-1)
+    wait_for(lambda: shop.syncs.delay(-1).id != first.id, "the release of the lock", BUSY)
+    assert shop.runs[first.id] == 1
+
+
+def test_a_retry_that_the_lock_keeps_from_being_published_is_parked(shop: Shop) -> None:
+    """It has the same arguments, so for celery-singleton it is a duplicate of the task that runs."""
+    result = shop.changes.delay()
+    wait_for(lambda: shop.ran(result, 2), "the second attempt", BUSY)
+
+
+def test_a_retry_of_a_stock_singleton_is_lost(shop: Shop) -> None:
+    """The difference: its retry is a duplicate, too, and is never published."""
+    lost = shop.stock.delay()
+    wait_for(lambda: shop.ran(lost), "the first attempt", BUSY)
+    later = shop.later.apply_async(countdown=1)
+    wait_for(lambda: shop.ran(later), "a task that is due after the retry", BUSY)
+    assert shop.runs[lost.id] == 1

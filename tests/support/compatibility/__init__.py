@@ -1,0 +1,1 @@
+"""An app that runs beside another product, once with Celery's own retries and once with those of this package."""
