@@ -57,6 +57,7 @@ TOGETHER = {
         "tests/compatibility/test_keda.py",
         "tests/compatibility/test_quorum_only.py",
         "tests/integration/test_adopt.py",
+        "tests/integration/test_command_table.py",
         "tests/integration/test_doctor.py",
         "tests/integration/test_management.py",
         "tests/integration/test_migrate_managed.py",

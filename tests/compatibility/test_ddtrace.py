@@ -24,6 +24,8 @@ AFTER = """
 import json, os
 from ddtrace.trace import TraceFilter, tracer
 
+pytestmark = pytest.mark.slow  # three workers; test_sentry.py and test_opentelemetry.py run the same calls
+
 class ToFile(TraceFilter):
     def process_trace(self, trace):
         with open(os.path.join(os.environ["SHOP_FOLDER"], "reported.jsonl"), "a") as file:

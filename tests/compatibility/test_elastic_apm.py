@@ -31,6 +31,8 @@ AFTER = """
 import elasticapm
 from contextlib import contextmanager
 
+pytestmark = pytest.mark.slow  # three workers; test_sentry.py and test_opentelemetry.py run the same calls
+
 @contextmanager
 def publishing(name):
     client = elasticapm.get_client()

@@ -37,6 +37,8 @@ agent_http.DeveloperModeClient.send_request = to_file
 AFTER = """
 import newrelic.agent
 
+pytestmark = pytest.mark.slow  # three workers; test_sentry.py and test_opentelemetry.py run the same calls
+
 def publishing(name):
     return newrelic.agent.BackgroundTask(newrelic.agent.register_application(timeout=30), "checkout of " + name)
 """
@@ -109,7 +111,6 @@ def test_an_ignored_retry_is_no_error_and_a_final_failure_is_one(plays: dict[str
     assert {kind: sorted(errors(plays[kind])) for kind in KINDS} == dict.fromkeys(KINDS, sorted(FINAL))
 
 
-@pytest.mark.slow
 def test_without_that_setting_each_retry_is_an_error_as_with_stock_celery(
     make_plays: Callable[..., dict[str, Play]],
 ) -> None:
