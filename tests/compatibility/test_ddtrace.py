@@ -17,14 +17,14 @@ from tests.support.compatibility.plays import (
     statuses,
 )
 
+pytestmark = pytest.mark.slow  # three workers; test_sentry.py and test_opentelemetry.py run the same calls
+
 if importlib.util.find_spec("ddtrace") is None:
     pytest.skip("ddtrace is not installed", allow_module_level=True)
 
 AFTER = """
 import json, os
 from ddtrace.trace import TraceFilter, tracer
-
-pytestmark = pytest.mark.slow  # three workers; test_sentry.py and test_opentelemetry.py run the same calls
 
 class ToFile(TraceFilter):
     def process_trace(self, trace):

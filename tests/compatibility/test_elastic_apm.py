@@ -16,6 +16,8 @@ from tests.support.compatibility.plays import (
     statuses,
 )
 
+pytestmark = pytest.mark.slow  # three workers; test_sentry.py and test_opentelemetry.py run the same calls
+
 pytest.importorskip("elasticapm")
 
 BEFORE = """
@@ -30,8 +32,6 @@ class ToFile(elasticapm.transport.base.Transport):
 AFTER = """
 import elasticapm
 from contextlib import contextmanager
-
-pytestmark = pytest.mark.slow  # three workers; test_sentry.py and test_opentelemetry.py run the same calls
 
 @contextmanager
 def publishing(name):

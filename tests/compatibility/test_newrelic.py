@@ -17,6 +17,8 @@ from tests.support.compatibility.plays import (
     statuses,
 )
 
+pytestmark = pytest.mark.slow  # three workers; test_sentry.py and test_opentelemetry.py run the same calls
+
 pytest.importorskip("newrelic")
 
 #: Writes what the agent sends in its developer mode, which has no connection.
@@ -36,8 +38,6 @@ agent_http.DeveloperModeClient.send_request = to_file
 """
 AFTER = """
 import newrelic.agent
-
-pytestmark = pytest.mark.slow  # three workers; test_sentry.py and test_opentelemetry.py run the same calls
 
 def publishing(name):
     return newrelic.agent.BackgroundTask(newrelic.agent.register_application(timeout=30), "checkout of " + name)
