@@ -101,7 +101,7 @@ def shared(config: pytest.Config, server: Server) -> Iterator[Server]:
             found.revive()
             found.servers.remove(server)
     if losses := found.losses.pop(server, None):
-        pytest.fail("\n".join(losses), pytrace=False)
+        _fail("\n".join(losses))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -149,10 +149,9 @@ def rmq_vhost(request: pytest.FixtureRequest, rmq_broker: PrivateBroker | Extern
     try:
         url = rmq_broker.vhost(name)
     except ManagementError as error:
-        pytest.fail(
+        _fail(
             f"A test on a running broker needs a vhost of its own, which the management API creates. {error}\n"
-            "Without BROKER_URL and --broker-url a private broker is started, which needs no API.",
-            pytrace=False,
+            "Without BROKER_URL and --broker-url a private broker is started, which needs no API."
         )
     yield url
     request.config.stash[_SHARED].revive()
@@ -229,5 +228,10 @@ def rmq_clock() -> Iterator[Callable[..., LadderClock]]:
 def skip_or_fail(reason: object) -> NoReturn:
     """Skip the test, or fail it in CI, where a skip would hide untested code."""
     if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
-        pytest.fail(f"{reason} (CI is set, so the test fails and is not skipped.)", pytrace=False)
+        _fail(f"{reason} (CI is set, so the test fails and is not skipped.)")
     pytest.skip(str(reason))
+
+
+def _fail(reason: str) -> NoReturn:
+    """Fail the test with nothing but the reason: neither a traceback nor the exception that is being handled."""
+    raise pytest.fail.Exception(reason, pytrace=False) from None

@@ -25,9 +25,9 @@ IDENTITY = ("vhost", "name", "user", "source", "destination", "routing_key", "ta
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """What ``pip install pytest 'celery-rmq-delay[management]'`` installs."""
+    """What ``pip install pytest pytest-xdist 'celery-rmq-delay[management]'`` installs."""
     wheel = build(tmp_path_factory.mktemp("dist")).wheel
-    return install(wheel, tmp_path_factory.mktemp("installed") / "venv", "pytest", "httpx")
+    return install(wheel, tmp_path_factory.mktemp("installed") / "venv", "pytest", "pytest-xdist", "httpx")
 
 
 class Walk:
@@ -41,11 +41,12 @@ class Walk:
             each.mkdir()
         write(PAGE, self._project, FILE)
 
-    def run(self, what: str, **variables: str) -> None:
+    def run(self, what: str, *options: str, **variables: str) -> None:
         """Run the tests, which must pass and leave nothing on the disk; print how long they took."""
         started = time.monotonic()
         folders = {name: str(folder) for name, folder in self._empty.items()}
-        done = self._environment.run("-m", "pytest", cwd=self._project, **{**folders, "BROKER_URL": "", **variables})
+        variables = {**folders, "BROKER_URL": "", **variables}
+        done = self._environment.run("-m", "pytest", *options, cwd=self._project, **variables)
         print(f"{what}: {time.monotonic() - started:.1f} s")
         assert done.returncode == 0, done.stdout
         assert " 2 passed in " in done.stdout
@@ -67,16 +68,13 @@ def objects(broker: PrivateBroker) -> dict[str, Any]:
 
 
 def test_a_documented_file_passes_twice_on_private_brokers(walk: Walk) -> None:
-    for number in (1, 2):
-        walk.run(f"run {number} without BROKER_URL")
+    for _ in range(2):
+        walk.run("without BROKER_URL")
 
 
 def test_a_documented_file_passes_twice_on_a_running_broker(walk: Walk, managed: PrivateBroker) -> None:
     before = objects(managed)
-    for number in (1, 2):
-        walk.run(
-            f"run {number} with BROKER_URL",
-            BROKER_URL=managed.url,
-            RMQ_DELAY_MANAGEMENT_URL=str(managed.management_url),
-        )
+    urls = {"BROKER_URL": managed.url, "RMQ_DELAY_MANAGEMENT_URL": str(managed.management_url)}
+    for options in ((), (), ("-n", "2")):
+        walk.run(f"with BROKER_URL {' '.join(options)}", *options, **urls)
         assert objects(managed) == before

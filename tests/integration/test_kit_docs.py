@@ -27,6 +27,7 @@ BROKER_PAGE = ROOT / "docs/how-to/test-with-a-private-broker.md"
 CI_PAGE = ROOT / "docs/how-to/test-in-ci.md"
 FILES = [snippet.title for snippet in snippets(PAGE) if snippet.language == "python"]
 WITH_BROKER = {"test_with_broker.py": 2, "test_with_process.py": 1}
+URL = r"amqp://guest:guest@127\.0\.0\.1:\d+//"
 WITHOUT = {"test_charge.py": 3, "test_outage.py": 3, "test_with_unittest.py": 1}
 
 
@@ -53,6 +54,26 @@ def test_examples_that_need_a_broker_pass_on_one(managed: PrivateBroker, tmp_pat
     urls = ("--broker-url", managed.url, "--management-url", str(managed.management_url))
     output = run(tmp_path, *urls, *WITH_BROKER)
     assert f"{sum(WITH_BROKER.values())} passed" in output
+
+
+SCRIPTS = {
+    "private.py": rf"{URL}\nname\n/\n\n",
+    "From a shell": rf"export BROKER_URL={URL} RMQ_DELAY_MANAGEMENT_URL=http://guest:guest@127\.0\.0\.1:\d+\n.*",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_that_starts_a_broker_prints_its_address(name: str, tmp_path: Path) -> None:
+    code = {snippet.title: snippet.code for snippet in snippets(BROKER_PAGE)}
+    code["From a shell"] = next(each.code for each in snippets(BROKER_PAGE) if each.code.startswith("python -c"))
+    command = [sys.executable, "-c", code[name]]
+    if name != "private.py":
+        command = ["sh", "-c", code[name].replace("python", shlex.quote(sys.executable), 1)]
+    done = subprocess.run(command, cwd=tmp_path, input="\n", capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(SCRIPTS[name], done.stdout), done.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- the page about CI ---------------------------------------------------------------------------------------------

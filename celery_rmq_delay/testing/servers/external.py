@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from urllib.parse import quote, urlsplit
 
 import kombu
@@ -10,6 +11,8 @@ from ...exceptions import ManagementError
 from ...management.client import Management
 from ...redaction import without_credentials
 
+#: Seconds to wait for a broker that does not answer.
+_TIMEOUT = 10.0
 _SCHEMES = {"amqp", "amqps", "pyamqp"}
 _DESCRIPTION = "for one test of celery-rmq-delay's pytest plugin, which deletes it"
 
@@ -37,7 +40,7 @@ class ExternalBroker:
             try:
                 self._create(name)
             except ManagementError as error:
-                self._refusal = error
+                self._refusal = self._absence() or error
         if self._refusal is not None:
             raise self._refusal
         return ";".join(_in_vhost(each, name) for each in self.url.split(";"))
@@ -59,8 +62,24 @@ class ExternalBroker:
                 management.delete_vhost()
                 raise
 
+    def _absence(self) -> ManagementError | None:
+        """Return why the broker itself cannot be reached, which is then the reason for all that failed."""
+        if not self._is_rabbitmq:
+            return None
+        known = kombu.Connection(self.url).info()
+        host, port = known["hostname"], known["port"]
+        try:
+            socket.create_connection((host, port), timeout=_TIMEOUT).close()
+        except OSError as error:
+            return ManagementError(f"No RabbitMQ at {host}:{port} ({error}). Start it, or correct the URL.")
+        return None
+
+    @property
+    def _is_rabbitmq(self) -> bool:
+        return urlsplit(self.url).scheme in _SCHEMES
+
     def _management(self, vhost: str) -> Management:
-        if urlsplit(self.url).scheme not in _SCHEMES:
+        if not self._is_rabbitmq:
             raise ManagementError(f"{without_credentials(self.url)!r} is no URL of RabbitMQ: write amqp://host//.")
         connection = kombu.Connection(self.url)
         connection.virtual_host = vhost
