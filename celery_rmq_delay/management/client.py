@@ -32,6 +32,9 @@ _COLUMNS = (
     "messages,messages_delayed,next_delayed_at"
 )
 _BINDING = ("source", "destination", "destination_type", "routing_key", "arguments")
+#: The tag that requests below a path need, where it is not monitoring.
+_NEEDED_TAGS = {"policies": "policymaker", "vhosts": "administrator", "permissions": "administrator"}
+_EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404
 
 
@@ -156,6 +159,20 @@ class Management:
     def _policy(self, name: str) -> str:
         return f"policies/{self._vhost}/{quote(name, safe='')}"
 
+    # -- vhosts: these need the tag administrator ----------------------------------------------------------------
+
+    def create_vhost(self, description: str) -> None:
+        """Create the vhost."""
+        self._request("PUT", f"vhosts/{self._vhost}", body={"description": description})
+
+    def permit(self, user: str) -> None:
+        """Give a user all permissions on the vhost."""
+        self._request("PUT", f"permissions/{self._vhost}/{quote(user, safe='')}", body=_EVERYTHING)
+
+    def delete_vhost(self) -> None:
+        """Delete the vhost with everything in it, if it exists; its clients are disconnected."""
+        self._request("DELETE", f"vhosts/{self._vhost}", missing_is_fine=True)
+
     # -- requests ------------------------------------------------------------------------------------------------
 
     @property
@@ -176,7 +193,7 @@ class Management:
         except self._errors as error:
             raise ManagementError(connection_problem(error, self.url, self._timeout)) from error
         if answer.status_code in (_UNAUTHORIZED, _FORBIDDEN):
-            needs = "policymaker" if path.startswith("policies") else "monitoring"
+            needs = _NEEDED_TAGS.get(path.partition("/")[0], "monitoring")
             raise ManagementError(access_refused(self.url, self.user, self.vhost, answer, needs))
         if answer.status_code == _NOT_FOUND and not missing_is_fine:
             raise self._not_found(path)

@@ -13,7 +13,13 @@ URL_VARIABLE = "RMQ_DELAY_MANAGEMENT_URL"
 
 _NAME_IT = f"name its address with --management-url, {URL_VARIABLE} or the setting management_url"
 _NO_PERMISSION = "virtual host"
-_NO_TAG = "Not management user"
+#: The reasons for a user without any tag, and for a wrong password (before and since RabbitMQ 4).
+_NO_ACCESS = {"Not management user", "Login failed", "Not_Authorized"}
+#: By tag: what a user with it may write, and what else that needs.
+_WRITES = {
+    "policymaker": ("write policies", " and permissions on the vhost"),
+    "administrator": ("create and delete vhosts", ""),
+}
 
 
 def connection_problem(error: Exception, url: str, timeout: float) -> str:
@@ -45,10 +51,11 @@ def access_refused(url: str, user: str, vhost: str, answer: httpx.Response, need
     start = f"The management API at {url} does not let user {user!r}"
     if _NO_PERMISSION in found:
         return f"{start} see the vhost {vhost!r} {code}. Give it permissions there (rabbitmqctl set_permissions)."
-    if needs == "policymaker" and found != _NO_TAG and answer.request.method != "GET":
+    if needs in _WRITES and found not in _NO_ACCESS and answer.request.method != "GET":
+        action, more = _WRITES[needs]
         return (
-            f"{start} write policies {code}. Give it the tag policymaker (rabbitmqctl set_user_tags {user} policymaker)"
-            " and permissions on the vhost, or use a URL with other credentials."
+            f"{start} {action} {code}. Give it the tag {needs} (rabbitmqctl set_user_tags {user} {needs}){more}, "
+            "or use a URL with other credentials."
         )
     return (
         f"{start} in {code}. Check name and password, and give it the tag {needs} "

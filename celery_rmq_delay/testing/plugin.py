@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .memory import MemoryLadder
     from .servers.broker import PrivateBroker
     from .servers.context import PrivateServer
+    from .servers.external import ExternalBroker
     from .servers.installation import Installation
     from .servers.postgres import PrivatePostgres
     from .servers.redis import PrivateRedis
@@ -51,6 +52,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         metavar="URL",
         help="use this broker and start none (default without --rabbitmq: the environment variable BROKER_URL)",
+    )
+    group.addoption(
+        "--management-url",
+        default=None,
+        metavar="URL",
+        help="management API of that broker, which creates a vhost for each test (default: the environment variable "
+        "RMQ_DELAY_MANAGEMENT_URL, else its default port on the broker's host)",
     )
 
 
@@ -93,7 +101,7 @@ def shared(config: pytest.Config, server: Server) -> Iterator[Server]:
             found.revive()
             found.servers.remove(server)
     if losses := found.losses.pop(server, None):
-        pytest.fail("\n".join(losses), pytrace=False)
+        _fail("\n".join(losses))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -117,28 +125,35 @@ def rmq_installation(pytestconfig: pytest.Config) -> Installation:
 
 
 @pytest.fixture(scope="session")
-def rmq_broker(request: pytest.FixtureRequest) -> Iterator[PrivateBroker | ExternalServer]:
+def rmq_broker(request: pytest.FixtureRequest) -> Iterator[PrivateBroker | ExternalBroker]:
     """A RabbitMQ for the whole test run; has ``url``. Without an external broker it is a ``PrivateBroker``."""
+    from .servers.broker import PrivateBroker
+    from .servers.external import ExternalBroker
+
     chosen = request.config.getoption("--rabbitmq")
     external = request.config.getoption("--broker-url") or (None if chosen else os.environ.get("BROKER_URL"))
     if external:
-        yield ExternalServer(external)
+        yield ExternalBroker(external, request.config.getoption("--management-url"))
         return
-    from .servers.broker import PrivateBroker
-
     installation = request.getfixturevalue("rmq_installation")
     with shared(request.config, PrivateBroker(installation.server, installation.root)) as broker:
         yield broker
 
 
 @pytest.fixture
-def rmq_vhost(request: pytest.FixtureRequest, rmq_broker: PrivateBroker | ExternalServer) -> Iterator[str]:
-    """The URL of a fresh vhost, deleted after the test; on an external broker its URL, unchanged."""
-    if isinstance(rmq_broker, ExternalServer):
-        yield rmq_broker.url
-        return
-    name = f"test-{uuid.uuid4().hex[:12]}"
-    yield rmq_broker.vhost(name)
+def rmq_vhost(request: pytest.FixtureRequest, rmq_broker: PrivateBroker | ExternalBroker) -> Iterator[str]:
+    """The URL of a fresh vhost, deleted after the test."""
+    from ..exceptions import ManagementError
+
+    name = f"rmq-delay-test-{uuid.uuid4().hex[:12]}"
+    try:
+        url = rmq_broker.vhost(name)
+    except ManagementError as error:
+        _fail(
+            f"A test on a running broker needs a vhost of its own, which the management API creates. {error}\n"
+            "Without BROKER_URL and --broker-url a private broker is started, which needs no API."
+        )
+    yield url
     request.config.stash[_SHARED].revive()
     rmq_broker.delete_vhost(name)
 
@@ -213,5 +228,10 @@ def rmq_clock() -> Iterator[Callable[..., LadderClock]]:
 def skip_or_fail(reason: object) -> NoReturn:
     """Skip the test, or fail it in CI, where a skip would hide untested code."""
     if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
-        pytest.fail(f"{reason} (CI is set, so the test fails and is not skipped.)", pytrace=False)
+        _fail(f"{reason} (CI is set, so the test fails and is not skipped.)")
     pytest.skip(str(reason))
+
+
+def _fail(reason: str) -> NoReturn:
+    """Fail the test with nothing but the reason: neither a traceback nor the exception that is being handled."""
+    raise pytest.fail.Exception(reason, pytrace=False) from None

@@ -1,18 +1,33 @@
-"""The examples of the how-to page about tests of retries."""
+"""The examples of the how-to pages about tests of retries."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import metadata
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from celery_rmq_delay.testing import PrivateBroker
 from tests.support import ROOT
-from tests.support.snippets import snippets, write
+from tests.support.snippets import Snippet, snippets, write
+from tests.support.waiting import SECONDS
 
 PAGE = ROOT / "docs/how-to/test-your-retries.md"
+BROKER_PAGE = ROOT / "docs/how-to/test-with-a-private-broker.md"
+CI_PAGE = ROOT / "docs/how-to/test-in-ci.md"
 FILES = [snippet.title for snippet in snippets(PAGE) if snippet.language == "python"]
 WITH_BROKER = {"test_with_broker.py": 2, "test_with_process.py": 1}
+URL = r"amqp://guest:guest@127\.0\.0\.1:\d+//"
 WITHOUT = {"test_charge.py": 3, "test_outage.py": 3, "test_with_unittest.py": 1}
 
 
@@ -34,7 +49,136 @@ def test_examples_that_need_no_broker_pass_without_one(tmp_path: Path) -> None:
     assert f"{sum(WITHOUT.values())} passed" in output
 
 
-def test_examples_that_need_a_broker_pass_on_one(rmq_vhost: str, tmp_path: Path) -> None:
+def test_examples_that_need_a_broker_pass_on_one(managed: PrivateBroker, tmp_path: Path) -> None:
     write(PAGE, tmp_path, *FILES)
-    output = run(tmp_path, "--broker-url", rmq_vhost, *WITH_BROKER)
+    urls = ("--broker-url", managed.url, "--management-url", str(managed.management_url))
+    output = run(tmp_path, *urls, *WITH_BROKER)
     assert f"{sum(WITH_BROKER.values())} passed" in output
+
+
+SCRIPTS = {
+    "private.py": rf"{URL}\nname\n/\n\n",
+    "From a shell": rf"export BROKER_URL={URL} RMQ_DELAY_MANAGEMENT_URL=http://guest:guest@127\.0\.0\.1:\d+\n.*",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_that_starts_a_broker_prints_its_address(name: str, tmp_path: Path) -> None:
+    code = {snippet.title: snippet.code for snippet in snippets(BROKER_PAGE)}
+    code["From a shell"] = next(each.code for each in snippets(BROKER_PAGE) if each.code.startswith("python -c"))
+    command = [sys.executable, "-c", code[name]]
+    if name != "private.py":
+        command = ["sh", "-c", code[name].replace("python", shlex.quote(sys.executable), 1)]
+    done = subprocess.run(command, cwd=tmp_path, input="\n", capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(SCRIPTS[name], done.stdout), done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- the page about CI ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of a CI service: its containers, environment and commands."""
+
+    name: str
+    images: tuple[str, ...]
+    hosts: tuple[str, ...]
+    variables: Mapping[str, str]
+    commands: tuple[str, ...]
+    text: str
+
+
+def github_jobs(snippet: Snippet) -> Iterator[Job]:
+    for name, job in yaml.safe_load(snippet.code)["jobs"].items():
+        services = job.get("services", {})
+        assert {port for each in services.values() for port in each["ports"]} in (set(), {"5672:5672", "15672:15672"})
+        yield Job(
+            f"{snippet.title}:{name}",
+            tuple(each["image"] for each in services.values()),
+            ("localhost",),  # the steps run on the machine, with published ports
+            job.get("env", {}),
+            tuple(step["run"] for step in job["steps"] if "run" in step),
+            " ".join(each["options"] for each in services.values()),
+        )
+
+
+def gitlab_jobs(snippet: Snippet) -> Iterator[Job]:
+    for name, job in yaml.safe_load(snippet.code).items():
+        services = job.get("services", [])
+        yield Job(
+            f"{snippet.title}:{name}",
+            tuple(each["name"] for each in services),
+            tuple(each["alias"] for each in services),
+            job.get("variables", {}),
+            tuple(job["script"]),
+            "",
+        )
+
+
+JOBS = [
+    job for snippet in snippets(CI_PAGE) for job in (gitlab_jobs if "gitlab" in snippet.title else github_jobs)(snippet)
+]
+WITH_SERVICE = [job for job in JOBS if job.images]
+EXTRAS = metadata("celery-rmq-delay").get_all("Provides-Extra")
+
+
+def test_the_page_has_a_job_with_a_service_and_one_without_for_each_ci() -> None:
+    assert [bool(job.images) for job in JOBS] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_ci_job_installs_what_its_tests_need(job: Job) -> None:
+    (install,) = (command for command in job.commands if command.startswith("pip install "))
+    requirements = [Requirement(each) for each in shlex.split(install)[2:] if not each.endswith((".txt", "-r"))]
+    (ours,) = (each for each in requirements if each.name == "celery-rmq-delay")
+    assert {each.name for each in requirements} == {"pytest", "celery-rmq-delay"}
+    assert ours.extras <= {*EXTRAS}
+    assert ("management" in ours.extras) == bool(job.images)
+    assert any("rabbitmq-server" in command for command in job.commands) == (not job.images)
+    assert all(image.startswith("rabbitmq:") and image.endswith("-management") for image in job.images)
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_ci_job_uses_variables_of_the_plugin_and_the_host_of_its_service(job: Job) -> None:
+    assert [*job.variables] == (["BROKER_URL"] if job.images else [])
+    for url in job.variables.values():
+        parts = urlsplit(url)
+        assert (parts.hostname in job.hosts, parts.port, parts.username) == (True, 5672, "guest")
+
+
+def test_the_health_command_of_a_service_succeeds(managed: PrivateBroker) -> None:
+    (command,) = {found for job in JOBS for found in re.findall(r'--health-cmd "(.+?)"', job.text)}
+    program, *arguments = shlex.split(command)
+    managed._tool(program, "-n", managed.node, *arguments, timeout=SECONDS)
+
+
+@pytest.mark.parametrize("job", WITH_SERVICE, ids=lambda job: job.name)
+def test_the_commands_of_a_ci_job_succeed_with_its_variables(job: Job, managed: PrivateBroker, tmp_path: Path) -> None:
+    """The service is here on another host and on other ports than those of a container."""
+
+    def here(text: str) -> str:
+        text = re.sub(rf"@({'|'.join(job.hosts)}):5672", f"@127.0.0.1:{managed.port}", text)
+        text = re.sub(rf"//({'|'.join(job.hosts)}):15672", f"//127.0.0.1:{managed.settings.management_port}", text)
+        return text.replace("listener/5672", f"listener/{managed.port}")
+
+    write(BROKER_PAGE, tmp_path, "test_payments.py")
+    variables = {name: here(value) for name, value in job.variables.items()}
+    variables |= {"RMQ_DELAY_MANAGEMENT_URL": str(managed.management_url), "CI": "true"}
+    for command in job.commands:
+        if command.startswith(("python", "curl")):
+            python = shlex.quote(sys.executable)
+            line = re.sub(r"^python\b", python, here(command))
+            done = subprocess.run(
+                line,
+                shell=True,
+                cwd=tmp_path,
+                env={**os.environ, **variables},
+                capture_output=True,
+                text=True,
+                timeout=240,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout

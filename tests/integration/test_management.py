@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import time
@@ -22,6 +23,7 @@ from celery_rmq_delay.exceptions import ManagementError
 from celery_rmq_delay.management.client import URL_VARIABLE, Management
 from celery_rmq_delay.management.records import Policy
 from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.testing.servers.external import ExternalBroker
 from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.testing.servers.ports import free_port
 from tests.support.brokers.lab import Lab
@@ -195,6 +197,49 @@ def test_a_user_without_permissions_on_the_vhost_gets_an_error(user: Callable[..
     error = problem(Management(user("policymaker", vhost=None), "/", "", ""), Management.policies)
     assert "see the vhost '/'" in error or "the vhost '/', or hides it from user" in error  # since RabbitMQ 4.3: 404
     assert "set_permissions" in error
+
+
+# -- vhosts of tests -----------------------------------------------------------------------------------------------
+
+
+def vhosts(broker: PrivateBroker) -> list[str]:
+    with httpx.Client(base_url=f"{broker.management_url}/api/") as http:
+        return [each["name"] for each in http.get("vhosts").raise_for_status().json()]
+
+
+@pytest.mark.brokers
+def test_a_vhost_for_a_test_is_open_to_a_user_who_may_not_create_any(
+    managed: PrivateBroker, user: Callable[..., str]
+) -> None:
+    _, credentials, _ = re.split(r"//|@", user("", vhost=None))
+    url = f"amqp://{credentials}@127.0.0.1:{managed.port}"
+    broker = ExternalBroker(f"{url}//;{url}/other", managed.management_url)
+    inside = broker.vhost("a vhost/of a test")
+    assert inside == f"{url}/a%20vhost%2Fof%20a%20test;{url}/a%20vhost%2Fof%20a%20test"
+    with kombu.Connection(inside) as connection:
+        connection.channel().queue_declare("shop", auto_delete=False)
+    assert "a vhost/of a test" in vhosts(managed)
+    broker.delete_vhost("a vhost/of a test")
+    broker.delete_vhost("a vhost/of a test")
+    assert "a vhost/of a test" not in vhosts(managed)
+
+
+@pytest.mark.brokers
+def test_the_reason_why_no_vhost_is_created_is_reported(managed: PrivateBroker, user: Callable[..., str]) -> None:
+    for api, expected in (
+        (f"http://stranger:x@127.0.0.1:{managed.settings.management_port}", "Check name and password"),
+        (user("monitoring"), "create and delete vhosts (401: Not administrator user). Give it the tag administrator"),
+    ):
+        with pytest.raises(ManagementError, match=re.escape(expected)):
+            ExternalBroker(managed.url, api).vhost("unwanted")
+
+
+@pytest.mark.brokers
+def test_a_vhost_that_its_user_cannot_be_given_is_deleted_again(managed: PrivateBroker) -> None:
+    broker = ExternalBroker(managed.url.replace("guest:guest", "absent:x"), managed.management_url)
+    with pytest.raises(ManagementError, match="400 to PUT permissions"):
+        broker.vhost("unwanted")
+    assert "unwanted" not in vhosts(managed)
 
 
 # -- missing servers -----------------------------------------------------------------------------------------------
