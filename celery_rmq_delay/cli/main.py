@@ -47,6 +47,7 @@ from .base import (
 )
 from .capacity import capacity
 from .migrate import migrate_command
+from .uninstall import uninstall_command
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -66,6 +67,7 @@ def rmq_delay(ctx: click.Context) -> None:
 rmq_delay.add_command(adopt)
 rmq_delay.add_command(capacity)
 rmq_delay.add_command(migrate_command)
+rmq_delay.add_command(uninstall_command)
 
 
 @rmq_delay.command(cls=Command)

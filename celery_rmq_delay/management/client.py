@@ -136,6 +136,13 @@ class Management:
             found.setdefault(each.ends, []).append(each)
         return found
 
+    def exchanges(self) -> dict[str, int]:
+        """Return the exchanges of the vhost by name, with the number of messages that each one itself holds."""
+        answer = self._request("GET", f"exchanges/{self._vhost}", columns="name,messages_delayed")
+        return self._read(
+            answer, lambda found: {str(data["name"]): int(data.get("messages_delayed") or 0) for data in found}
+        )
+
     def policies(self) -> list[Policy]:
         """Return the user policies of the vhost."""
         answer = self._request("GET", f"policies/{self._vhost}")

@@ -1,0 +1,141 @@
+"""The function `uninstall` behind the command ``rmq-delay uninstall``.
+
+The order in which nothing is lost: waiting messages go to their queues; rejected messages go to the exhausted queue;
+then what leads into a delay queue is deleted before the queue, and the record of a queue's ladders after them. The
+exchanges by which messages return are deleted when no message that came by them is left, and those of undeliverable
+and exhausted messages last. Each step can be repeated, so the next run continues after a crash.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ...amqp.apply import consumer_count
+from ...exceptions import RmqDelayError
+from ...names import quarantine
+from .. import deletion
+from ..migration.service import poison_queue
+from ..migration.sources import of_tiers, source
+from .broker import Broker, Request, is_quorum
+from .inventory import exact, existing, origins
+from .ladders import Ladders
+from .returning import quarantined, send_home
+from .shared import Shared
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from ...app.state import AppState
+    from ...management.client import Management
+    from ..migration.sources import Source
+    from .leftovers import Report
+
+#: Seconds between two checks of what still waits.
+_PAUSE = 0.5
+
+
+def uninstall(
+    delay: AppState,
+    connection: Connection,
+    request: Request,
+    management: Management | None = None,
+    *,
+    stopped: Callable[[], bool] = bool,
+) -> Report:
+    """Return waiting messages to their queues, and delete every object of this package; return what is left.
+
+    ``stopped`` is called often; when it returns true, the run ends before it deletes anything. Raises `RmqDelayError`
+    if a worker of this package consumes: it would declare the objects again.
+    """
+    broker = Broker(connection, request, management)
+    _Uninstall(delay, broker, stopped).run()
+    return broker.report
+
+
+class _Uninstall:
+    def __init__(self, delay: AppState, broker: Broker, stopped: Callable[[], bool]) -> None:
+        self.delay, self.broker, self.stopped = delay, broker, stopped
+        self.connection, self.request = broker.connection, broker.request
+        self.origins = origins(self.connection, delay, self.request.only, broker.listing)
+        self.exact = exact(delay, broker.listing)
+
+    def run(self) -> None:
+        """Take all steps. Fills in the report."""
+        self._check_workers()
+        self._wait()
+        self._return_messages()
+        if self.stopped():
+            raise RmqDelayError("Interrupted: nothing was deleted. Run the command again.")
+        self._settle()
+        ladders = Ladders(self.delay, self.broker)
+        gone = [ladders.remove(each) for each in self.origins]
+        if not self.request.only:
+            queues = [each.plan.queue for each in self.origins]
+            Shared(self.delay, self.broker, self.exact, queues, self.stopped).remove(
+                ladders_gone=all(gone), staying=ladders.staying
+            )
+            self._verify()
+
+    def _check_workers(self) -> None:
+        queues = [*(quarantine(each.plan.queue) for each in self.origins), *(each.wait for each in self.exact.loops)]
+        counts = {name: consumer_count(self.connection, name) for name in queues}
+        if found := ", ".join(f"{name} ({count})" for name, count in counts.items() if count):
+            self.broker.report.refused = (
+                f"Workers of this package consume {found}. They would declare everything again. Stop them, wait until "
+                "their processes have ended, and run the command again."
+            )
+            if not self.request.dry_run:
+                raise RmqDelayError(self.broker.report.refused)
+
+    def _sources(self) -> Iterator[Source]:
+        """Yield the queues in which messages wait, in the order in which messages pass them."""
+        for each in self.origins:
+            yield of_tiers(each.tiers)
+        if not self.request.only:
+            for options in self.exact.options:
+                yield source("levels", self.delay, self.connection, options)
+                yield source("loop", self.delay, self.connection, options)
+            if self.exact.hold:
+                yield source("hold", self.delay, self.connection, self.exact.options[0], named=self.exact.hold)
+
+    def _wait(self) -> None:
+        if self.request.dry_run:
+            return
+        deadline = time.monotonic() + self.request.wait_ms / 1000
+        queues = [name for each in self._sources() for name in each.queues]
+        while time.monotonic() < deadline and not self.stopped() and self.broker.waiting(queues):
+            time.sleep(_PAUSE)
+
+    def _return_messages(self) -> None:
+        sources = [quarantined(each.plan.queue) for each in self.origins]
+        if self.request.release:
+            sources = [*self._sources(), *sources]
+        for each in sources:
+            waiting = self.broker.waiting(each.queues)
+            if self.request.dry_run:
+                self.broker.report.moved.update(waiting)
+            elif waiting and not self.stopped():
+                found = send_home(self.connection, each, poison_queue(self.delay), self.stopped)
+                self.broker.report.moved.update(found.delivered)
+
+    def _settle(self) -> None:
+        """Wait until dead letters in transit have arrived, and the management API reports those that have not."""
+        named = [name for each in self._sources() for name in each.queues if is_quorum(name)]
+        if self.request.delete_origin:
+            named += [each.plan.queue for each in self.origins]
+        if not self.request.dry_run and existing(self.connection, named):
+            time.sleep(deletion.STATISTICS)
+            self.broker.listing = self.broker.listed()
+
+    def _verify(self) -> None:
+        """Report every object of the prefix that the management API still lists."""
+        if (listing := self.broker.listed()) is None:
+            return
+        report = self.broker.report
+        report.verified = True
+        gone = {(each.kind, each.name) for each in report.deleted} if self.request.dry_run else set()
+        for kind, name in listing.ours(self.delay.settings.prefix):
+            if (kind, name) not in gone:
+                report.leave(kind, name, "It has our prefix, and is unknown to this app.", "Delete it by hand.")

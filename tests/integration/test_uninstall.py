@@ -1,0 +1,383 @@
+"""`uninstall` on a real broker: no message is lost, and no object of the package is left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+import amqp
+import pytest
+from celery import Celery
+from kombu import Queue
+
+from celery_rmq_delay import RetryableTask, install
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.app.inventory import plans
+from celery_rmq_delay.app.state import state_of
+from celery_rmq_delay.ladders import QueueType
+from celery_rmq_delay.management.client import Management
+from celery_rmq_delay.operations import deletion
+from celery_rmq_delay.operations.uninstall.broker import Broker
+from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.topology.ladder import LadderPlan
+from tests.support.brokers.lab import Lab
+from tests.support.commands import run
+from tests.support.waiting import wait_for
+
+pytestmark = [pytest.mark.brokers, pytest.mark.usefixtures("patience", "quick")]
+
+QUEUES = ("celery", "payments")
+
+
+class Trace(NamedTuple):
+    """What a vhost has, by the management API."""
+
+    queues: frozenset[str]
+    exchanges: frozenset[str]
+    policies: frozenset[str]
+
+
+class Shop:
+    """An app with two queues on a vhost of its own."""
+
+    def __init__(self, url: str, kind: QueueType, management_url: str) -> None:
+        self.url, self.kind, self.management_url = url, kind, management_url
+        self.lab = Lab(url, kind)
+        self.api = Management(management_url, self.lab.connection.virtual_host, "guest", "guest")
+        self.before = self.trace()
+        self.app = self.make()
+
+    def make(self, **settings: Any) -> Celery:
+        """Return the app, with other settings."""
+        app = Celery("shop", broker=self.url, set_as_current=False)
+        app.conf.task_queues = [Queue(name, queue_arguments={"x-queue-type": self.kind}) for name in QUEUES]
+        defaults = {"tiers": ["1h", "2h"], "exact_levels": 28, "events": True, "exact_queue_type": self.kind}
+        app.conf.rmq_delay = {**defaults, **settings}
+        install(app)
+
+        @app.task(base=RetryableTask, name="shop.charge", shared=False)
+        def charge() -> None:
+            """Do nothing: no worker runs here."""
+
+        return app
+
+    def close(self) -> None:
+        self.app.pool.force_close_all()
+        self.app.close()
+        self.api.close()
+        self.lab.close()
+
+    def trace(self) -> Trace:
+        policies = frozenset(each.name for each in self.api.policies())
+        return Trace(frozenset(self.api.queues()), frozenset(self.api.exchanges()), policies)
+
+    @property
+    def ours(self) -> Trace:
+        """What was added, without the origin queues and their exchanges."""
+        now, own = self.trace(), {*QUEUES}
+        return Trace(*(after - before - own for after, before in zip(now, self.before, strict=True)))
+
+    def assert_gone(self) -> None:
+        """Check that nothing is left; Celery's own exchanges have the names of the queues."""
+        assert self.ours == Trace(frozenset(), frozenset(), frozenset())
+        assert self.trace().queues == self.before.queues
+
+    def plan(self, queue: str = "payments", app: Celery | None = None) -> LadderPlan:
+        (plan,) = plans(self.lab.connection, state_of(app or self.app), [queue])
+        return plan
+
+    def uninstall(self, *options: str, code: int = 0, app: Celery | None = None) -> dict[str, Any]:
+        arguments = [
+            *("uninstall", "--json", "--yes", *options),
+            *(() if "--no-management" in options else ("--management-url", self.management_url)),
+        ]
+        found: dict[str, Any] = json.loads(run(app or self.app, *arguments, code=code).stdout)
+        return found
+
+    def park(self, task_id: str, tier_index: int, queue: str = "payments") -> str:
+        """Park a task in a tier: one that failed so often."""
+        name = self.plan(queue).delay_queues(self.plan(queue).ladders.values())[tier_index - 1][2].name
+        self.lab.publish(queue, f"body of {task_id}", headers={"id": task_id, "task": "shop.charge", "retries": 0})
+        for _ in range(tier_index):
+            self.lab.reject(self.lab.get(queue))
+            if tier_index == 2 and _ == 0:
+                self.come_back(queue)
+        wait_for(lambda: ready_counts(self.lab.connection, [name])[name], name)
+        return name
+
+    def come_back(self, queue: str) -> None:
+        with self.lab.connect() as connection:
+            run(self.app, "release", "--queue", queue, "--all")
+            wait_for(lambda: ready_counts(connection, [queue])[queue])
+
+    def take(self, queue: str = "payments") -> dict[str, amqp.Message]:
+        """Take all messages of a queue, by the id of the task."""
+        found = {}
+        while message := self.lab.channel.basic_get(queue, no_ack=True):
+            assert message.headers["id"] not in found
+            found[message.headers["id"]] = message
+        return found
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait less for statistics: those of this broker are young."""
+    monkeypatch.setattr(deletion, "STATISTICS", 1.5)
+
+
+@pytest.fixture
+def shop(managed: PrivateBroker, managed_vhost: str, queue_type: QueueType) -> Iterator[Shop]:
+    shop = Shop(managed_vhost, queue_type, str(managed.management_url))
+    yield shop
+    shop.close()
+
+
+@pytest.fixture
+def applied(shop: Shop) -> Shop:
+    run(shop.app, "apply")
+    return shop
+
+
+def due(message: amqp.Message) -> float:
+    """Return the seconds until the eta of a message."""
+    return (datetime.fromisoformat(message.headers["eta"]) - datetime.now(timezone.utc)).total_seconds()
+
+
+def is_stock(message: amqp.Message) -> bool:
+    """Return whether a message has neither a header of the package nor a dead-letter history."""
+    return not any(name.startswith(("rmq-delay-", "x-death", "x-first", "x-last")) for name in message.headers)
+
+
+def test_an_app_without_messages_leaves_no_object_but_its_declared_queues(applied: Shop) -> None:
+    assert len(applied.ours.queues) > 30
+    found = applied.uninstall(code=1)
+    kept = {f"rmq_delay.{queue}.{end}" for queue in QUEUES for end in ("dlx", "other")}
+    assert applied.ours == Trace(frozenset({"rmq_delay.exhausted"}), frozenset(kept), frozenset())
+    assert {each["name"] for each in found["left"]} == {*QUEUES, *kept, "rmq_delay.exhausted"}
+    assert found["verified"] is True
+
+    applied.lab.publish("payments", headers={"id": "a"})  # a queue that stays loses no rejected message
+    applied.lab.reject(applied.lab.get("payments"))
+    wait_for(lambda: applied.take("rmq_delay.exhausted"))
+
+    applied.uninstall("--delete-origin")
+    applied.assert_gone()
+    assert applied.uninstall()["deleted"] == []
+
+
+def test_parked_messages_of_each_tier_keep_their_attempts_and_their_due_time(applied: Shop) -> None:
+    first, second = applied.park("a", 1), applied.park("b", 2)
+    found = applied.uninstall(code=1)
+    assert {first, second} <= {each["name"] for each in found["left"]}
+    assert ready_counts(applied.lab.connection, [first, second]) == {first: 1, second: 1}
+
+    found = applied.uninstall("--release", code=1)
+    assert found["moved"] == {"payments": 2}
+    messages = applied.take()
+    assert {key: message.headers["retries"] for key, message in messages.items()} == {"a": 1, "b": 2}
+    assert 3500 < due(messages["a"]) < 3610
+    assert 7100 < due(messages["b"]) < 7210
+    assert all(is_stock(message) for message in messages.values())
+    assert all(message.delivery_info["exchange"] == "" for message in messages.values())
+    applied.uninstall("--delete-origin")
+    applied.assert_gone()
+
+
+def test_a_parked_message_that_returns_in_time_is_waited_for(shop: Shop) -> None:
+    app = shop.app = shop.make(tiers=["2s"])
+    run(app, "apply")
+    shop.park("a", 1)
+    shop.uninstall("--wait", "1m", code=1)
+    (message,) = shop.take().values()
+    # It had returned by our exchange, to which stock Celery would publish its retry.
+    assert (message.delivery_info["exchange"], message.headers["retries"], is_stock(message)) == ("", 1, True)
+
+
+def test_calls_with_an_exact_delay_get_their_eta_back(applied: Shop) -> None:
+    eta = datetime.now(timezone.utc) + timedelta(hours=3)
+    task = applied.app.tasks["shop.charge"]
+    sent = {
+        task.apply_async(queue="payments", countdown=60).id: 60,
+        task.apply_async(queue="payments", eta=eta).id: 10_800,
+    }
+    found = applied.uninstall(code=1)
+    assert sum(each["name"].startswith("rmq_delay.levels.") for each in found["left"]) >= 2
+    applied.uninstall("--release", code=1)
+    messages = applied.take()
+    assert messages.keys() == sent.keys()
+    for key, message in messages.items():
+        assert sent[key] - 30 < due(message) < sent[key] + 2
+        assert is_stock(message)
+    assert not any("levels" in name for name in applied.ours.exchanges)
+
+
+@pytest.mark.parametrize("topology", ["hold", "loop"])
+def test_messages_of_other_topologies_are_returned(shop: Shop, topology: str) -> None:
+    app = shop.app = shop.make(exact_delays=topology)
+    run(app, "apply")
+    sent = app.tasks["shop.charge"].apply_async(queue="payments", countdown=600)
+    assert shop.uninstall(code=1)["moved"] == {}
+    shop.uninstall("--release", code=1)
+    assert 500 < due(shop.take()[sent.id]) < 602
+    shop.uninstall("--delete-origin")
+    shop.assert_gone()
+
+
+def test_quarantined_messages_go_back_to_their_queue(applied: Shop) -> None:
+    headers = {"id": "a", "task": "shop.charge", "retries": 1, "rmq-delay-crashes": 1, "rmq-delay-exchange": ""}
+    applied.lab.publish("payments.quarantine", headers=headers)
+    assert applied.uninstall(code=1)["moved"] == {"payments": 1}
+    message = applied.take()["a"]
+    assert (message.headers["retries"], is_stock(message)) == (1, True)
+
+
+def test_exhausted_messages_and_events_are_left_until_they_are_discarded(applied: Shop) -> None:
+    for queue in ("rmq_delay.exhausted", "rmq_delay.events"):
+        applied.lab.publish(queue, headers={"id": "a"})
+    found = applied.uninstall("--delete-origin", code=1)
+    assert {each["name"]: each["reason"] for each in found["left"]} == {
+        "rmq_delay.exhausted": "It has 1 exhausted tasks.",
+        "rmq_delay.events": "It has 1 events.",
+    }
+    assert applied.ours == Trace(frozenset({"rmq_delay.exhausted", "rmq_delay.events"}), frozenset(), frozenset())
+    run(applied.app, "exhausted", "discard", "--all", "--yes")
+    applied.uninstall("--discard-events")
+    applied.assert_gone()
+
+
+def test_an_adopted_queue_keeps_its_messages_and_loses_only_its_policy(shop: Shop) -> None:
+    shop.lab.queue("payments")
+    shop.lab.publish("payments", headers={"id": "a", "retries": 0})
+    run(shop.app, "apply")
+    run(shop.app, "adopt", "--queue", "payments", "--yes", "--management-url", shop.management_url)
+    assert shop.ours.policies == {"rmq_delay.payments"}
+    assert "rmq_delay.payments" in {each["name"] for each in shop.uninstall("--no-management", code=1)["left"]}
+
+    found = shop.uninstall("--delete-origin")
+    assert {"kind": "policy", "name": "rmq_delay.payments"} in found["deleted"]
+    assert shop.trace().queues == shop.before.queues | {"payments"}
+    assert shop.ours == Trace(frozenset(), frozenset(), frozenset())
+    assert set(shop.take()) == {"a"}
+
+
+def test_it_is_refused_while_a_worker_of_the_package_consumes(applied: Shop) -> None:
+    before = applied.trace()
+    applied.lab.channel.basic_consume("payments.quarantine", callback=bool)
+    arguments = ("uninstall", "--yes", "--management-url", applied.management_url)
+    assert "payments.quarantine (1)" in run(applied.app, *arguments, code=1).output
+    assert "would be refused now" in run(applied.app, *arguments, "--dry-run", code=2).output
+    assert applied.trace() == before
+
+
+def test_what_retries_of_a_stock_worker_may_need_is_left_while_one_consumes(applied: Shop) -> None:
+    tag = applied.lab.channel.basic_consume("payments", callback=bool)
+    found = applied.uninstall(code=1)
+    left = {each["name"]: each for each in found["left"]}
+    assert "Workers consume payments" in left["rmq_delay.return"]["reason"]
+    assert {"rmq_delay.return", "rmq_delay.undeliverable"} <= applied.ours.exchanges
+    assert "0 messages and 1 consumers" in applied.uninstall("--delete-origin", code=1)["left"][0]["reason"]
+    applied.lab.channel.basic_cancel(tag)
+    applied.uninstall("--delete-origin")
+    applied.assert_gone()
+
+
+def test_a_dry_run_changes_nothing_and_shows_what_a_run_does(applied: Shop) -> None:
+    applied.park("a", 1)
+    before = applied.trace()
+    found = applied.uninstall("--release", "--dry-run", code=2)
+    assert applied.trace() == before
+    assert found["moved"] == {applied.plan().delay_queue(1, 3_600_000).name: 1}
+    done = applied.uninstall("--release", code=1)
+    planned = {(each["kind"], each["name"]) for each in found["deleted"]}
+    assert planned >= {(each["kind"], each["name"]) for each in done["deleted"]}
+    assert planned - {(each["kind"], each["name"]) for each in done["deleted"]} == {
+        ("exchange", name) for name in before.exchanges if ".applied." in name
+    }
+    assert [each["name"] for each in done["left"]] == [each["name"] for each in found["left"]]
+    assert applied.uninstall("--dry-run", code=1)["deleted"] == []
+
+
+def test_one_queue_is_uninstalled_and_the_other_keeps_working(applied: Shop) -> None:
+    name = applied.park("a", 1, "celery")
+    applied.uninstall("--queue", "payments", "--delete-origin")
+    assert not any("payments" in each for each in (*applied.ours.queues, *applied.ours.exchanges))
+    assert ready_counts(applied.lab.connection, [name]) == {name: 1}
+    applied.park("b", 1, "celery")
+
+
+def test_retired_ladders_and_other_units_and_types_are_found_by_the_management_api(shop: Shop) -> None:
+    for settings in (
+        {"tiers": ["3h"], "exact_unit": "5s"},
+        {"tiers": ["4h", "5h"], "jitter": 0.2, "exact_delays": ["levels", "loop"]},
+        {"tiers": ["1h"], "exact_queue_type": "classic" if shop.kind == "quorum" else "quorum"},
+    ):
+        run(shop.make(**settings), "apply")
+    bare = shop.make(tiers=["1h"], queues={"payments": False})
+    shop.uninstall("--delete-origin", app=bare, code=1)  # the settings leave this queue alone
+    assert all("payments" in name for kind in shop.ours for name in kind if "exhausted" not in name)
+    shop.uninstall("--delete-origin")
+    shop.assert_gone()
+
+
+def test_without_the_management_api_the_settings_and_the_records_name_the_objects(applied: Shop) -> None:
+    run(applied.make(tiers=["5h"]), "apply")
+    found = applied.uninstall("--no-management", "--delete-origin")
+    assert (found["verified"], found["left"]) == (False, [])
+    applied.assert_gone()
+
+
+class _StoppedError(Exception):
+    """The run ends here, as by a kill."""
+
+
+STEPS = ("delete_exchange", "delete_queue", "drop_queue", "unbind")
+
+
+@pytest.mark.parametrize("step", [1, 3, 6, 9, 14, 20, 30, 60, 90])
+def test_an_interrupted_run_loses_nothing_and_the_next_one_continues(
+    applied: Shop, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    for name in ("a", "b"):
+        applied.park(name, 1)
+    left = [step]
+
+    def interrupted(act: Callable[..., Any]) -> Callable[..., Any]:
+        def replaced(*given: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if not left[0]:
+                raise _StoppedError
+            return act(*given, **options)
+
+        return replaced
+
+    with monkeypatch.context() as patch:
+        for name in STEPS:
+            patch.setattr(Broker, name, interrupted(getattr(Broker, name)))
+        with pytest.raises(_StoppedError):
+            applied.uninstall("--release", code=1)
+    applied.lab.publish("payments", headers={"id": "c", "retries": 0})
+    for message in (applied.lab.get("payments") for _ in range(3)):
+        if message.headers["id"] == "c":
+            applied.lab.reject(message)
+    applied.lab.channel.basic_recover(requeue=True)
+
+    applied.uninstall("--release", code=1)
+    assert {*applied.take(), *applied.take("rmq_delay.exhausted")} == {"a", "b", "c"}
+    applied.uninstall("--delete-origin")
+    applied.assert_gone()
+
+
+def test_a_worker_that_starts_after_an_interrupted_run_restores_the_ladder(
+    applied: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_given: Any, **_options: Any) -> None:
+        raise _StoppedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Broker, "delete_queue", stop)
+        with pytest.raises(_StoppedError):
+            applied.uninstall()
+    run(applied.app, "apply")
+    applied.park("a", 1)
