@@ -53,12 +53,14 @@ TOGETHER = {
     "browser": ("tests/browser/",),
     "managed": (
         "tests/acceptance/test_adopt.py",
+        "tests/acceptance/test_walk_migrate.py",
         "tests/integration/test_adopt.py",
         "tests/integration/test_doctor.py",
         "tests/integration/test_management.py",
         "tests/integration/test_migrate_managed.py",
         "tests/integration/test_private_broker.py",
         "tests/integration/test_status_managed.py",
+        "tests/integration/test_uninstall.py",
     ),
 }
 

@@ -19,7 +19,8 @@ from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.management.client import Management
 from celery_rmq_delay.operations import deletion
-from celery_rmq_delay.operations.uninstall.broker import Broker
+from celery_rmq_delay.operations.uninstall.broker import Broker, Request
+from celery_rmq_delay.operations.uninstall.run import uninstall
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.ladder import LadderPlan
 from tests.support.brokers.lab import Lab
@@ -29,6 +30,14 @@ from tests.support.waiting import wait_for
 pytestmark = [pytest.mark.brokers, pytest.mark.usefixtures("patience", "quick")]
 
 QUEUES = ("celery", "payments")
+
+
+#: The steps that change the broker.
+STEPS = ("delete_exchange", "delete_queue", "drop_queue", "unbind")
+
+
+class _KilledError(Exception):
+    """The run ends here, as by a kill."""
 
 
 class Trace(NamedTuple):
@@ -75,8 +84,8 @@ class Shop:
 
     @property
     def ours(self) -> Trace:
-        """What was added, without the origin queues and their exchanges."""
-        now, own = self.trace(), {*QUEUES}
+        """What was added, without the origin queues and Celery's own exchanges."""
+        now, own = self.trace(), {*QUEUES, "celery.pidbox", "reply.celery.pidbox"}
         return Trace(*(after - before - own for after, before in zip(now, self.before, strict=True)))
 
     def assert_gone(self) -> None:
@@ -97,20 +106,41 @@ class Shop:
         return found
 
     def park(self, task_id: str, tier_index: int, queue: str = "payments") -> str:
-        """Park a task in a tier: one that failed so often."""
-        name = self.plan(queue).delay_queues(self.plan(queue).ladders.values())[tier_index - 1][2].name
+        """Publish a task and let it fail until it waits in this tier; return its delay queue."""
+        plan = self.plan(queue)
         self.lab.publish(queue, f"body of {task_id}", headers={"id": task_id, "task": "shop.charge", "retries": 0})
-        for _ in range(tier_index):
+        for _, _, tier in plan.delay_queues([plan.ladder])[:tier_index]:
+            if self.lab.counts(plan):
+                run(self.app, "release", "--queue", queue, task_id, code=None)
+            before = self.count(tier.name)
             self.lab.reject(self.lab.get(queue))
-            if tier_index == 2 and _ == 0:
-                self.come_back(queue)
-        wait_for(lambda: ready_counts(self.lab.connection, [name])[name], name)
-        return name
+            wait_for(lambda name=tier.name, before=before: self.count(name) > before)
+        return tier.name
 
-    def come_back(self, queue: str) -> None:
-        with self.lab.connect() as connection:
-            run(self.app, "release", "--queue", queue, "--all")
-            wait_for(lambda: ready_counts(connection, [queue])[queue])
+    def count(self, queue: str) -> int:
+        return ready_counts(self.lab.connection, [queue])[queue] or 0
+
+    def interrupted(self, monkeypatch: pytest.MonkeyPatch, steps: int) -> bool:
+        """Run it, but no more than so many steps, as if it was killed; return whether it was."""
+        left = [steps]
+
+        def limited(act: Callable[..., Any]) -> Callable[..., Any]:
+            def replaced(*given: Any, **options: Any) -> Any:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise _KilledError
+                return act(*given, **options)
+
+            return replaced
+
+        with monkeypatch.context() as patch, self.app.connection_for_read() as connection:
+            for name in STEPS:
+                patch.setattr(Broker, name, limited(getattr(Broker, name)))
+            try:
+                uninstall(state_of(self.app), connection, Request(release=True), self.api)
+            except _KilledError:
+                return True
+        return False
 
     def take(self, queue: str = "payments") -> dict[str, amqp.Message]:
         """Take all messages of a queue, by the id of the task."""
@@ -315,8 +345,10 @@ def test_retired_ladders_and_other_units_and_types_are_found_by_the_management_a
     ):
         run(shop.make(**settings), "apply")
     bare = shop.make(tiers=["1h"], queues={"payments": False})
-    shop.uninstall("--delete-origin", app=bare, code=1)  # the settings leave this queue alone
-    assert all("payments" in name for kind in shop.ours for name in kind if "exhausted" not in name)
+    found = shop.uninstall("--delete-origin", app=bare, code=1)  # the settings leave this queue alone
+    assert not any("payments" in each["name"] for each in found["deleted"])
+    reasons = {each["name"]: each["reason"] for each in found["left"]}
+    assert reasons["rmq_delay.return"].endswith("unknown to this app, is bound to it: payments.")
     shop.uninstall("--delete-origin")
     shop.assert_gone()
 
@@ -328,56 +360,30 @@ def test_without_the_management_api_the_settings_and_the_records_name_the_object
     applied.assert_gone()
 
 
-class _StoppedError(Exception):
-    """The run ends here, as by a kill."""
-
-
-STEPS = ("delete_exchange", "delete_queue", "drop_queue", "unbind")
-
-
-@pytest.mark.parametrize("step", [1, 3, 6, 9, 14, 20, 30, 60, 90])
-def test_an_interrupted_run_loses_nothing_and_the_next_one_continues(
-    applied: Shop, monkeypatch: pytest.MonkeyPatch, step: int
+@pytest.mark.parametrize("growth", [1.35, pytest.param(1.1, marks=pytest.mark.slow)])
+def test_runs_that_are_killed_lose_nothing_and_the_next_one_continues(
+    applied: Shop, monkeypatch: pytest.MonkeyPatch, growth: float
 ) -> None:
-    for name in ("a", "b"):
-        applied.park(name, 1)
-    left = [step]
-
-    def interrupted(act: Callable[..., Any]) -> Callable[..., Any]:
-        def replaced(*given: Any, **options: Any) -> Any:
-            left[0] -= 1
-            if not left[0]:
-                raise _StoppedError
-            return act(*given, **options)
-
-        return replaced
-
-    with monkeypatch.context() as patch:
-        for name in STEPS:
-            patch.setattr(Broker, name, interrupted(getattr(Broker, name)))
-        with pytest.raises(_StoppedError):
-            applied.uninstall("--release", code=1)
-    applied.lab.publish("payments", headers={"id": "c", "retries": 0})
-    for message in (applied.lab.get("payments") for _ in range(3)):
-        if message.headers["id"] == "c":
-            applied.lab.reject(message)
-    applied.lab.channel.basic_recover(requeue=True)
-
+    published, taken = [applied.park("parked", 1) and "parked"], dict[str, amqp.Message]()
+    steps = 1.0
+    while applied.interrupted(monkeypatch, round(steps)):
+        taken |= applied.take()
+        name = f"rejected after {steps}"
+        applied.lab.publish("payments", headers={"id": name, "retries": 0})
+        applied.lab.reject(applied.lab.get("payments"))
+        published.append(name)
+        steps = steps * growth + 1
     applied.uninstall("--release", code=1)
-    assert {*applied.take(), *applied.take("rmq_delay.exhausted")} == {"a", "b", "c"}
+    assert {*taken, *applied.take(), *applied.take("rmq_delay.exhausted")} == {*published}
     applied.uninstall("--delete-origin")
     applied.assert_gone()
 
 
-def test_a_worker_that_starts_after_an_interrupted_run_restores_the_ladder(
+def test_a_worker_that_starts_after_a_killed_run_restores_the_ladder(
     applied: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(*_given: Any, **_options: Any) -> None:
-        raise _StoppedError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Broker, "delete_queue", stop)
-        with pytest.raises(_StoppedError):
-            applied.uninstall()
-    run(applied.app, "apply")
-    applied.park("a", 1)
+    for steps in (1, 8, 20):
+        assert applied.interrupted(monkeypatch, steps)
+        run(applied.app, "apply")
+        applied.park(f"after {steps}", 1)
+        applied.uninstall("--release", "--dry-run", code=2)

@@ -99,6 +99,11 @@ class Broker:
             return f"{hidden} messages that were due wait for a target queue.", "Run `celery -A proj rmq-delay doctor`."
         return None
 
+    def bound(self, exchange: str) -> list[str]:
+        """Return the names of what is bound to an exchange; none without the management API."""
+        bindings = self.management.bindings() if self.management is not None else {}
+        return sorted(destination for source, destination in bindings if source == exchange)
+
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> bool:
         """Delete an exchange, where it exists; return False where it has bindings and ``if_unused``."""
         if not self.exists(name):

@@ -137,7 +137,8 @@ class Shared:
     def _exchange(self, name: str) -> bool:
         if self.broker.delete_exchange(name, if_unused=True):
             return True
-        reason = "A queue or an exchange that this app does not know is bound to it."
+        bound = ", ".join(self.broker.bound(name)) or "only the management API reports its name"
+        reason = f"A queue or an exchange, unknown to this app, is bound to it: {bound}."
         self.report.leave("exchange", name, reason, "Uninstall the other app of this prefix, or remove the binding.")
         return False
 
