@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .ladders import QueueType
 
 _DERIVED = re.compile(
-    r"\.retry\.(?P<tier_index>[0-9]+)\.(?P<delay>([0-9.]+(ms|[dhms]))+)(\.quorum)?(@(?P<prefix>.+))?$|\.quarantine$",
+    r"\.retry\.(?P<tier_index>[0-9]+)\.(?P<delay>([0-9.]+(ms|[dhms]))+)(?P<quorum>\.quorum)?(@(?P<prefix>.+))?$|\.quarantine$",
     re.DOTALL,
 )
 
@@ -82,12 +82,13 @@ def origin_of(delay_queue: str) -> str | None:
 
 
 class DelayQueueName(NamedTuple):
-    """The parts of a delay queue's name: its origin queue, its tier, its TTL in ms and the prefix."""
+    """The parts of a delay queue's name, in the order of the arguments of `delay_queue`."""
 
     queue: str
     tier_index: int
     ttl_ms: int
     prefix: str
+    queue_type: QueueType
 
 
 def parse_delay_queue(name: str) -> DelayQueueName | None:
@@ -95,8 +96,14 @@ def parse_delay_queue(name: str) -> DelayQueueName | None:
     found = _DERIVED.search(name)
     if found is None or not found["delay"]:
         return None
-    ttl_ms = parse_ms(found["delay"], name)
-    return DelayQueueName(name[: found.start()], int(found["tier_index"]), ttl_ms, found["prefix"] or DEFAULT_PREFIX)
+    try:
+        ttl_ms = parse_ms(found["delay"], name)
+    except SettingsError:
+        return None
+    kind: QueueType = "quorum" if found["quorum"] else "classic"
+    prefix = found["prefix"] or DEFAULT_PREFIX
+    parts = DelayQueueName(name[: found.start()], int(found["tier_index"]), ttl_ms, prefix, kind)
+    return parts if delay_queue(*parts) == name else None
 
 
 def digest(queue: str) -> str:

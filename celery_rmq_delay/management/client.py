@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 _PORTS = {"http": 15672, "https": 15671}
 _COLUMNS = (
     "name,type,arguments,policy,operator_policy,effective_policy_definition,messages_dlx,durable,exclusive,auto_delete,"
-    "messages,messages_delayed,next_delayed_at"
+    "messages,messages_unacknowledged,messages_delayed,next_delayed_at"
 )
 _BINDING = ("source", "destination", "destination_type", "routing_key", "arguments")
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404

@@ -301,6 +301,44 @@ def test_it_is_refused_while_a_worker_of_the_package_consumes(applied: Shop) -> 
     assert applied.trace() == before
 
 
+def test_it_is_refused_while_a_worker_that_stops_holds_messages(applied: Shop) -> None:
+    applied.lab.publish("payments", headers={"id": "a"})
+    message = applied.lab.get("payments")
+    wait_for(lambda: applied.api.queues()["payments"].unacked)
+    before, arguments = applied.trace(), ("uninstall", "--yes", "--management-url", applied.management_url)
+    assert "holds messages of payments (1)" in run(applied.app, *arguments, code=1).output
+    assert applied.trace() == before
+    applied.lab.channel.basic_ack(message.delivery_tag)
+    applied.uninstall("--delete-origin")
+    applied.assert_gone()
+
+
+def test_parked_messages_whose_queue_is_gone_stay_and_are_exhausted_when_due(shop: Shop) -> None:
+    app = shop.app = shop.make(tiers=["20s"])
+    run(app, "apply")
+    name = shop.park("a", 1)
+    shop.lab.channel.queue_delete("payments")
+    found = shop.uninstall("--release", code=1)
+    reasons = {each["name"]: each["reason"] for each in found["left"]}
+    assert reasons[name] == "queue 'payments' does not exist"
+    shop.uninstall("--wait", "1m", "--delete-origin", code=1)
+    assert shop.ours == Trace(frozenset({"rmq_delay.exhausted"}), frozenset(), frozenset())
+    assert set(shop.take("rmq_delay.exhausted")) == {"a"}
+
+
+def test_ready_messages_of_other_publishers_keep_their_properties(applied: Shop) -> None:
+    for number in range(50):
+        applied.lab.publish("payments", headers={"id": number, "tenant": "b"}, expiration="3600000", message_id="m")
+    applied.uninstall(code=1)
+    messages = applied.take()
+    assert {*messages} == {*range(50)}
+    if applied.kind == "classic":  # a quorum queue puts the last one that was inspected behind the others
+        assert [*messages] == [*range(50)]
+    for message in messages.values():
+        assert message.headers["tenant"] == "b"
+        assert (message.properties["expiration"], message.properties["message_id"]) == ("3600000", "m")
+
+
 def test_what_retries_of_a_stock_worker_may_need_is_left_while_one_consumes(applied: Shop) -> None:
     tag = applied.lab.channel.basic_consume("payments", callback=bool)
     found = applied.uninstall(code=1)

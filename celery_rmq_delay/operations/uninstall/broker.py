@@ -148,7 +148,7 @@ class Broker:
 def is_quorum(name: str) -> bool:
     """Return whether the name of a queue in which messages wait is that of a quorum queue."""
     tier = parse_delay_queue(name)
-    return name.split("@")[0].endswith(".quorum") if tier else ".quorum." in name
+    return tier.queue_type == "quorum" if tier else ".quorum." in name
 
 
 def every(results: Iterable[bool]) -> bool:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ... import headers as h
 from ...amqp.apply import ready_counts
+from ...amqp.copies import copy_of
 from ...amqp.route import Route
+from ...amqp.scan import scanning
 from ...names import quarantine
 from ..migration.address import Address, Destination, Waiting
 from ..migration.mover import Copy, LeftError, Mover, Plan
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kombu import Connection
-    from kombu.message import Message
 
     from ...amqp.objects import Queue
 
@@ -42,20 +43,6 @@ class _Home(Plan):
         return Copy(Route("", to.queue), headers, "delivered", to.queue)
 
 
-class _Renewal(Plan):
-    """Publishes each message of a queue to that queue again: stock Celery retries to the exchange that it came from."""
-
-    def __init__(self, connection: Connection, source: Source, poison: Queue) -> None:
-        super().__init__(connection, source, None, poison)  # type: ignore[arg-type]  # has no target
-
-    def copies(self, queue: str, message: Message) -> list[Copy]:
-        """Return the copy of a message; one that came from the broker's delay queues has its attempts counted."""
-        headers = stock_headers(message.headers)
-        if retries := h.retries(message.headers, queue):
-            headers["retries"] = retries
-        return [Copy(Route("", queue), headers, "delivered", queue)]
-
-
 def stock_headers(raw: h.Headers) -> dict[str, Any]:
     """Return the headers of a message without those of this package, of the broker and of the delaying plugin."""
     return {name: value for name, value in h.of_task(raw).items() if name != "x-delay"}
@@ -77,10 +64,22 @@ def send_home(connection: Connection, source: Source, poison: Queue, stopped: Ca
     return report
 
 
-def renew(connection: Connection, queue: str, poison: Queue, stopped: Callable[[], bool]) -> Report:
-    """Publish the messages that a queue has now to that queue, in their order; return the counts."""
-    report = Report(queue, queue)
-    source = Queues(queue, (queue,), lambda _found, _now_ms: Address((Destination(queue),), 0))
-    if count := ready_counts(connection, [queue])[queue]:
-        Mover(connection, source, _Renewal(connection, source, poison), report, limit=count, stopped=stopped).run()
-    return report
+def renew(connection: Connection, queue: str) -> None:
+    """Publish each message that a queue has now to that queue again, with its attempts counted.
+
+    Stock Celery publishes a retry to the exchange from which its message came. Raises `PublishError` where a message
+    stays as it is.
+    """
+    count = ready_counts(connection, [queue])[queue]
+    if not count:
+        return
+    with scanning(connection, queue, count) as scan:  # by gets, which are not ahead: the copies are not among them
+        for message in scan:
+            headers = stock_headers(message.headers)
+            if retries := h.retries(message.headers, queue):
+                headers["retries"] = retries
+            copy = copy_of(message, headers)
+            if "expiration" in message.properties:
+                copy.properties["expiration"] = message.properties["expiration"]
+            scan.move(message, copy, "", queue)
+        scan.synchronise()

@@ -9,7 +9,7 @@ and exhausted messages last. Each step can be repeated, so the next run continue
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ...amqp.apply import consumer_count
@@ -64,6 +64,7 @@ class _Uninstall:
     def run(self) -> None:
         """Take all steps. Fills in the report."""
         self._check_workers()
+        self._check_held()
         self._wait()
         self._return_messages()
         if self.stopped():
@@ -72,22 +73,45 @@ class _Uninstall:
         ladders = Ladders(self.delay, self.broker)
         gone = [ladders.remove(each) for each in self.origins]
         if not self.request.only:
+            self._check_workers()  # one that has started meanwhile has declared objects that need the shared ones
             queues = [each.plan.queue for each in self.origins]
-            Shared(self.delay, self.broker, self.exact, queues, self.stopped).remove(
-                ladders_gone=all(gone), staying=ladders.staying
-            )
+            shared = Shared(self.delay, self.broker, self.exact, queues)
+            shared.remove(ladders_gone=all(gone), staying=ladders.staying)
             self._verify()
 
     def _check_workers(self) -> None:
+        """Refuse while a worker of this package consumes."""
         queues = [*(quarantine(each.plan.queue) for each in self.origins), *(each.wait for each in self.exact.loops)]
-        counts = {name: consumer_count(self.connection, name) for name in queues}
-        if found := ", ".join(f"{name} ({count})" for name, count in counts.items() if count):
-            self.broker.report.refused = (
-                f"Workers of this package consume {found}. They would declare everything again. Stop them, wait until "
-                "their processes have ended, and run the command again."
-            )
-            if not self.request.dry_run:
-                raise RmqDelayError(self.broker.report.refused)
+        if found := _listed({name: consumer_count(self.connection, name) for name in queues}):
+            self._refuse(f"Workers of this package consume {found}, and would declare everything again. Stop them")
+
+    def _check_held(self) -> None:
+        """Refuse while a worker that no longer consumes may still reject a message into a ladder."""
+        if found := self._held():
+            self._refuse(f"A client without a consumer, such as a worker that is stopping, holds messages of {found}")
+
+    def _refuse(self, problem: str) -> None:
+        text = f"{problem}, wait until their processes have ended, and run the command again."
+        if not self.request.dry_run:
+            raise RmqDelayError(text)
+        self.broker.report.refused = text
+
+    def _held(self) -> str:
+        """Return the queues without consumers with unacknowledged messages, by up-to-date statistics.
+
+        AMQP counts the cancelled consumer of a quorum queue as long as it holds messages.
+        """
+        management, deadline = self.broker.management, time.monotonic() + 2 * deletion.STATISTICS
+        if management is None:
+            return ""
+        names = [name for each in self.origins for name in (each.plan.queue, quarantine(each.plan.queue))]
+        while True:
+            listed = management.queues()
+            counts = {name: listed[name].unacked for name in names if name in listed}
+            found = _listed({name: each for name, each in counts.items() if each and not management.consumers(name)})
+            if not found or self.request.dry_run or time.monotonic() > deadline:
+                return found
+            time.sleep(_PAUSE)
 
     def _sources(self) -> Iterator[Source]:
         """Yield the queues in which messages wait, in the order in which messages pass them."""
@@ -119,6 +143,8 @@ class _Uninstall:
             elif waiting and not self.stopped():
                 found = send_home(self.connection, each, poison_queue(self.delay), self.stopped)
                 self.broker.report.moved.update(found.delivered)
+                for name in self.broker.waiting(each.queues) if found.left else ():
+                    self.broker.report.leave("queue", name, "; ".join(found.left), "Solve this, and run it again.")
 
     def _settle(self) -> None:
         """Wait until dead letters in transit have arrived, and the management API reports those that have not."""
@@ -139,3 +165,7 @@ class _Uninstall:
         for kind, name in listing.ours(self.delay.settings.prefix):
             if (kind, name) not in gone:
                 report.leave(kind, name, "It has our prefix, and is unknown to this app.", "Delete it by hand.")
+
+
+def _listed(counts: Mapping[str, int | None]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in counts.items() if count)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...amqp.apply import consumer_count, inspect_queue
+from ...exceptions import PublishError
 from ...topology.common import undeliverable
 from ...topology.exact.base import arrivals
 from ...topology.exact.hold import Hold
@@ -25,12 +26,10 @@ _STOP = "Stop all workers for the run, then start them again."
 class Shared:
     """Removes exact delays, the exchanges that return messages, and the exhausted and the events queue."""
 
-    def __init__(
-        self, delay: AppState, broker: Broker, exact: Exact, origins: Iterable[str], stopped: Callable[[], bool]
-    ) -> None:
+    def __init__(self, delay: AppState, broker: Broker, exact: Exact, origins: Iterable[str]) -> None:
         self.settings, self.names, self.broker, self.exact = delay.settings, delay.settings.names, broker, exact
         self.report, self.connection, self.request = broker.report, broker.connection, broker.request
-        self.stopped, self.poison = stopped, poison_queue(delay)
+        self.poison = poison_queue(delay)
         known = delay.app.amqp.queues
         streams = {name for name, each in known.items() if (each.queue_arguments or {}).get("x-queue-type") == "stream"}
         #: The queues to which messages may have returned.
@@ -129,9 +128,11 @@ class Shared:
             return f"Workers consume {consumed}: their messages may have come by it, and their retries need it.", _STOP
         if self.request.dry_run:
             return None
-        for name in there:
-            if left := renew(self.connection, name, self.poison, self.stopped).left:
-                return f"Messages of {name} may have come by it, and could not be published again: {[*left]}.", AGAIN
+        try:
+            for name in there:
+                renew(self.connection, name)
+        except PublishError as error:
+            return f"A message may have come by it, and could not be published to its queue again: {error}", AGAIN
         return None
 
     def _exchange(self, name: str) -> bool:
