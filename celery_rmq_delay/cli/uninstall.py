@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..durations import parse_ms
-from ..exceptions import ManagementError
+from ..exceptions import ManagementError, RmqDelayError
 from ..management.client import Management
 from ..operations.uninstall.broker import Request
 from ..operations.uninstall.run import uninstall
@@ -71,8 +71,12 @@ def uninstall_command(
                 return uninstall(delay, connection, Request(dry_run=dry_run, **given), management, stopped=stopped)
 
         if not yes and not dry_run:
-            click.echo("\n".join(_lines(run(dry_run=True))), err=as_json)
-            click.confirm("Uninstall?", abort=True, err=True)
+            planned = run(dry_run=True)
+            if planned.refused:
+                raise RmqDelayError(planned.refused)
+            if planned:
+                click.echo("\n".join(_lines(planned)), err=as_json)
+                click.confirm("Uninstall?", abort=True, err=True)
         report = run(dry_run=dry_run)
     show(report.to_json(), "\n".join(_lines(report)), as_json=as_json)
     ctx.exit(CHANGES_WAIT if dry_run and report else 1 if report.left else 0)
@@ -93,21 +97,17 @@ def _lines(report: Report) -> Iterator[str]:
     if report.refused:
         yield f"It would be refused now: {report.refused}"
     for queue, count in report.moved.items():
-        yield (
-            f"{count} messages of {queue} would be put into their queue"
-            if report.dry_run
-            else (f"put {count} messages into {queue}")
-        )
+        would = f"{count} messages of {queue} would be put into their queue"
+        yield would if report.dry_run else f"put {count} messages into {queue}"
     verb = "would delete" if report.dry_run else "deleted"
-    for kind in ("queue", "exchange", "policy"):
+    for kind, plural in (("queue", "queues"), ("exchange", "exchanges"), ("policy", "policies")):
         if names := [each.name for each in report.deleted if each.kind == kind]:
-            plural = {"queue": "queues", "exchange": "exchanges", "policy": "policies"}[kind]
             yield f"{verb} {len(names)} {kind if len(names) == 1 else plural}: {', '.join(names)}"
+    alike: dict[tuple[str, str], list[str]] = {}
     for each in report.left:
-        yield f"left: {each.kind} {each.name}: {each.reason}\n    -> {each.fix}"
+        alike.setdefault((each.reason, each.fix), []).append(f"{each.kind} {each.name}")
+    for (reason, fix), objects in alike.items():
+        yield f"left: {', '.join(objects)}: {reason}\n    -> {fix}"
     if not report and not report.left:
-        yield (
-            "Nothing of this package is in the broker."
-            if report.verified
-            else ("Nothing that the settings and records name is in the broker.")
-        )
+        where = "" if report.verified else " that the settings and records name"
+        yield f"Nothing of this package{where} is in the broker."

@@ -201,6 +201,11 @@ def test_parked_messages_of_each_tier_keep_their_attempts_and_their_due_time(app
     first, second = applied.park("a", 1), applied.park("b", 2)
     found = applied.uninstall(code=1)
     assert {first, second} <= {each["name"] for each in found["left"]}
+    assert "unknown" not in json.dumps(found["left"])
+    assert {each["name"] for each in found["left"]} >= applied.ours.queues | applied.ours.exchanges
+    without = applied.uninstall("--no-management", code=1)
+    markers = [each for each in found["left"] if ".applied." in each["name"]]  # deleted with the ladder in force
+    assert {*map(str, without["left"])} == {str(each) for each in found["left"] if each not in markers}
     assert ready_counts(applied.lab.connection, [first, second]) == {first: 1, second: 1}
 
     found = applied.uninstall("--release", code=1)

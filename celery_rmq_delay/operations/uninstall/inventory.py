@@ -12,10 +12,11 @@ from ...amqp.capabilities import capabilities
 from ...app.inventory import applied, plans
 from ...durations import parse_ms
 from ...management.policies import DLX
-from ...names import parse_delay_queue
-from ...topology.exact.base import Options
+from ...names import moving, parse_delay_queue, quarantine
+from ...topology.exact.base import Options, Topology
 from ...topology.exact.levels import Levels
 from ...topology.exact.loop import Loop
+from ...topology.exact.plugin import Plugin
 from ..migration.sources import Tier
 from .leftovers import Kind
 
@@ -72,6 +73,14 @@ class Origin:
     def highest_tier(self) -> int:
         """The highest tier from which messages may return."""
         return max(tier.tier_index for tier in self.tiers.values())
+
+    def objects(self) -> Iterator[tuple[Kind, str]]:
+        """Yield (kind, name) of all objects of the queue, except the queue itself."""
+        names, queue = self.plan.names, self.plan.queue
+        record = names.record(queue)
+        yield from (("queue", name) for name in (*self.tiers, quarantine(queue), record, moving(record)))
+        yield from (("exchange", name) for name in (*self.exchanges, names.dlx(queue), names.other(queue)))
+        yield "policy", names.policy(queue)
 
 
 def origins(connection: Connection, delay: AppState, only: tuple[str, ...], listing: Listing | None) -> list[Origin]:
@@ -135,6 +144,16 @@ class Exact:
     def loops(self) -> list[Loop]:
         """Each `loop` that may exist."""
         return [Loop(each) for each in self.options]
+
+    def objects(self) -> Iterator[tuple[Kind, str]]:
+        """Yield (kind, name) of all their objects, and of those by which messages return."""
+        names = self.options[0].names
+        topologies: list[Topology] = [*self.levels, *self.loops, Plugin(self.options[0])]
+        for frame in (each.frame() for each in topologies):
+            yield from (("queue", each.name) for each in frame.queues)
+            yield from (("exchange", each.name) for each in frame.exchanges)
+        yield from (("queue", name) for name in self.hold or ())
+        yield "exchange", names.returns
 
 
 def exact(delay: AppState, listing: Listing | None) -> Exact:

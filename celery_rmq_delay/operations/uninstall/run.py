@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from ...app.state import AppState
     from ...management.client import Management
     from ..migration.sources import Source
-    from .leftovers import Report
+    from .leftovers import Kind, Report
 
 #: Seconds between two checks of what still waits.
 _PAUSE = 0.5
+_NEEDED = ("Messages that wait, or other objects that are left, need it.", "It is deleted after them.")
+_UNKNOWN = ("It has our prefix, and is unknown to this app.", "Delete it by hand, if no other app needs it.")
 
 
 def uninstall(
@@ -77,7 +79,7 @@ class _Uninstall:
             queues = [each.plan.queue for each in self.origins]
             shared = Shared(self.delay, self.broker, self.exact, queues)
             shared.remove(ladders_gone=all(gone), staying=ladders.staying)
-            self._verify()
+        self._verify()
 
     def _check_workers(self) -> None:
         """Refuse while a worker of this package consumes."""
@@ -156,15 +158,28 @@ class _Uninstall:
             self.broker.listing = self.broker.listed()
 
     def _verify(self) -> None:
-        """Report every object of the prefix that the management API still lists."""
-        if (listing := self.broker.listed()) is None:
-            return
-        report = self.broker.report
-        report.verified = True
+        """Report what still exists: all with the prefix if the management API lists them, else what is known."""
+        report, listing, known = self.broker.report, self.broker.listed(), {*self._known()}
+        if listing is not None:
+            report.verified = True
+            there = {*listing.ours(self.delay.settings.prefix)}
+            if self.request.only:
+                there &= known
+        else:
+            queues = existing(self.connection, [name for kind, name in known if kind == "queue"])
+            there = {(kind, name) for kind, name in known if kind == "exchange" and self.broker.exists(name)}
+            there |= {("queue", name) for name in queues}
         gone = {(each.kind, each.name) for each in report.deleted} if self.request.dry_run else set()
-        for kind, name in listing.ours(self.delay.settings.prefix):
-            if (kind, name) not in gone:
-                report.leave(kind, name, "It has our prefix, and is unknown to this app.", "Delete it by hand.")
+        for kind, name in sorted(there - gone):
+            reason, fix = _NEEDED if (kind, name) in known else _UNKNOWN
+            report.leave(kind, name, reason, fix)
+
+    def _known(self) -> Iterator[tuple[Kind, str]]:
+        """Yield the objects that are deleted when nothing needs them."""
+        for each in self.origins:
+            yield from each.objects()
+        if not self.request.only:
+            yield from self.exact.objects()
 
 
 def _listed(counts: Mapping[str, int | None]) -> str:
