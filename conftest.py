@@ -56,6 +56,7 @@ TOGETHER = {
         "tests/acceptance/test_adopt.py",
         "tests/compatibility/test_keda.py",
         "tests/compatibility/test_quorum_only.py",
+        "tests/acceptance/test_walk_migrate.py",
         "tests/integration/test_adopt.py",
         "tests/integration/test_command_table.py",
         "tests/integration/test_doctor.py",
@@ -63,6 +64,7 @@ TOGETHER = {
         "tests/integration/test_migrate_managed.py",
         "tests/integration/test_private_broker.py",
         "tests/integration/test_status_managed.py",
+        "tests/integration/test_uninstall.py",
     ),
 }
 

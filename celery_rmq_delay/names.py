@@ -6,15 +6,18 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from .durations import format_ms
+from .durations import format_ms, parse_ms
 from .exceptions import SettingsError
 
 if TYPE_CHECKING:
     from .ladders import QueueType
 
-_DERIVED = re.compile(r"\.retry\.[0-9]+\.([0-9.]+(ms|[dhms]))+(\.quorum)?(@.+)?$|\.quarantine$", re.DOTALL)
+_DERIVED = re.compile(
+    r"\.retry\.(?P<tier_index>[0-9]+)\.(?P<delay>([0-9.]+(ms|[dhms]))+)(?P<quorum>\.quorum)?(@(?P<prefix>.+))?$|\.quarantine$",
+    re.DOTALL,
+)
 
 #: The prefix that is left out of the names of delay queues.
 DEFAULT_PREFIX = "rmq_delay"
@@ -75,7 +78,32 @@ def is_derived(queue: str) -> bool:
 def origin_of(delay_queue: str) -> str | None:
     """Return the origin queue of a delay queue of a ladder; None for any other name."""
     found = _DERIVED.search(delay_queue)
-    return delay_queue[: found.start()] if found and found[1] else None
+    return delay_queue[: found.start()] if found and found["delay"] else None
+
+
+class DelayQueueName(NamedTuple):
+    """The parts of a delay queue's name, in the order of the arguments of `delay_queue`."""
+
+    queue: str
+    tier_index: int
+    ttl_ms: int
+    prefix: str
+    queue_type: QueueType
+
+
+def parse_delay_queue(name: str) -> DelayQueueName | None:
+    """Return the parts of the name of a ladder's delay queue; None for any other name."""
+    found = _DERIVED.search(name)
+    if found is None or not found["delay"]:
+        return None
+    try:
+        ttl_ms = parse_ms(found["delay"], name)
+    except SettingsError:
+        return None
+    kind: QueueType = "quorum" if found["quorum"] else "classic"
+    prefix = found["prefix"] or DEFAULT_PREFIX
+    parts = DelayQueueName(name[: found.start()], int(found["tier_index"]), ttl_ms, prefix, kind)
+    return parts if delay_queue(*parts) == name else None
 
 
 def digest(queue: str) -> str:

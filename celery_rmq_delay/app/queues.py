@@ -132,31 +132,37 @@ class OriginQueue(Queue):
         logger.warning(text)
 
     def _find_type(self, channel: Any) -> QueueType | None:
-        """Return the type of a queue, derived from the broker's refusals; None where that is not possible.
-
-        Each refusal names one argument with the queue's value. Declared as a quorum queue with all of these arguments,
-        it either is a quorum queue, or the type is refused.
-        """
-        arguments: dict[str, Any] = {"x-queue-type": "quorum"}
-        while True:
-            try:
-                with channel.connection.channel() as probe:
-                    probe.queue_declare(self.name, durable=True, auto_delete=False, arguments=arguments)
-            except PreconditionFailed as error:
-                refused = str(error.reply_text)
-            else:
-                return "quorum"
-            if "'x-queue-type'" in refused:
-                return "classic"
-            found = _HAS.search(refused)
-            if found is None or found["name"] in arguments:
-                return None
-            arguments[found["name"]] = _value(found)
+        """Return the type of a queue, derived from the broker's refusals; None where that is not possible."""
+        is_quorum = has_argument(channel.connection, self.name, "x-queue-type", "quorum")
+        return None if is_quorum is None else "quorum" if is_quorum else "classic"
 
     def _declare_passive(self, channel: Any) -> Any:
         """Declare the queue passively, with any arguments. Raises `NotFound` where it does not exist."""
         with channel.connection.channel() as probe:
             return super().queue_declare(passive=True, channel=probe)
+
+
+def has_argument(connection: Any, queue: str, name: str, value: str) -> bool | None:
+    """Return whether an existing queue has an argument with this value; None where the refusals do not show it.
+
+    Each refusal of a declaration names one argument with the queue's value. Declared with all of these arguments and
+    the wanted one, the queue either has it, or that one is refused.
+    """
+    arguments: dict[str, Any] = {name: value}
+    while True:
+        try:
+            with connection.channel() as probe:
+                probe.queue_declare(queue, durable=True, auto_delete=False, arguments=arguments)
+        except PreconditionFailed as error:
+            refused = str(error.reply_text)
+        else:
+            return True
+        if f"inequivalent arg '{name}'" in refused:
+            return False
+        found = _HAS.search(refused)
+        if found is None or found["name"] in arguments:
+            return None
+        arguments[found["name"]] = _value(found)
 
 
 def _value(found: re.Match[str]) -> str | int | bool:

@@ -17,6 +17,7 @@ from ..app.inventory import connect
 from ..app.state import AppState, state_of
 from ..exceptions import RmqDelayError, SelectionError, SettingsError
 from ..management.client import URL_VARIABLE
+from ..stopping import exit_at_once, handling
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -81,6 +82,20 @@ def connected(app: Celery) -> Iterator[tuple[AppState, Connection]]:
     with app.connection_for_read() as connection:
         connect(connection)
         yield delay, connection
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether SIGINT or SIGTERM was received; a second one ends the process at once."""
+    received: list[int] = []
+
+    def receive(number: int, frame: object) -> None:
+        if received:
+            exit_at_once(number, frame)
+        received.append(number)
+
+    with handling(receive):
+        yield lambda: bool(received)
 
 
 def show(data: Any, words: str, *, as_json: bool) -> None:

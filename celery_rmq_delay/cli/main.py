@@ -48,6 +48,7 @@ from .base import (
 from .capacity import capacity
 from .migrate import migrate_command
 from .parked import parked
+from .uninstall import uninstall_command
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -68,6 +69,7 @@ rmq_delay.add_command(adopt)
 rmq_delay.add_command(capacity)
 rmq_delay.add_command(migrate_command)
 rmq_delay.add_command(parked)
+rmq_delay.add_command(uninstall_command)
 
 
 @rmq_delay.command(cls=Command)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -14,8 +13,7 @@ from ..operations.migration import sources, targets
 from ..operations.migration.mover import WINDOW
 from ..operations.migration.report import Report
 from ..operations.migration.service import Request, migrate, poison_queue
-from ..stopping import exit_at_once, handling
-from .base import Command, as_json, connected, limit_option, management_option, options, show
+from .base import Command, as_json, connected, interruptible, limit_option, management_option, options, show
 
 
 @click.command("migrate", cls=Command)
@@ -47,24 +45,10 @@ def migrate_command(
     request = Request(
         prefix=source_prefix, unit_ms=unit_ms, queue_type=source_type, use_management=not no_management, **given
     )
-    with connected(ctx.obj.app) as (delay, connection), _interruptible() as stopped, _Bar(not as_json) as bar:
+    with connected(ctx.obj.app) as (delay, connection), interruptible() as stopped, _Bar(not as_json) as bar:
         report = migrate(delay, connection, request, stopped=stopped, begun=bar.begin)
     show(report.to_json(), _text(report, poison_queue(delay).name), as_json=as_json)
     ctx.exit(1 if report.needs_a_person else 0)
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether SIGINT or SIGTERM was received; a second one ends the process at once."""
-    received: list[int] = []
-
-    def receive(number: int, frame: object) -> None:
-        if received:
-            exit_at_once(number, frame)
-        received.append(number)
-
-    with handling(receive):
-        yield lambda: bool(received)
 
 
 class _Bar:

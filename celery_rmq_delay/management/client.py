@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 _PORTS = {"http": 15672, "https": 15671}
 _COLUMNS = (
     "name,type,arguments,policy,operator_policy,effective_policy_definition,messages_dlx,durable,exclusive,auto_delete,"
-    "messages,messages_delayed,next_delayed_at"
+    "messages,messages_unacknowledged,messages_delayed,next_delayed_at"
 )
 _BINDING = ("source", "destination", "destination_type", "routing_key", "arguments")
 #: The tag that requests below a path need, where it is not monitoring.
@@ -138,6 +138,13 @@ class Management:
         for each in self._read(answer, lambda bindings: [_binding(data) for data in bindings]):
             found.setdefault(each.ends, []).append(each)
         return found
+
+    def exchanges(self) -> dict[str, int]:
+        """Return the exchanges of the vhost by name, with the number of messages that each one itself holds."""
+        answer = self._request("GET", f"exchanges/{self._vhost}", columns="name,messages_delayed")
+        return self._read(
+            answer, lambda found: {str(data["name"]): int(data.get("messages_delayed") or 0) for data in found}
+        )
 
     def policies(self) -> list[Policy]:
         """Return the user policies of the vhost."""

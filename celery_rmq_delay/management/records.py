@@ -33,6 +33,8 @@ class QueueDetail:
     next_due_ms: int | None = None
     #: All messages that may still be delivered: ready, unacked and held.
     messages: int = 0
+    #: Those that a client holds.
+    unacked: int = 0
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> QueueDetail:
@@ -49,6 +51,7 @@ class QueueDetail:
             held=_some_number(data.get("messages_delayed")),
             next_due_ms=_some_number(data.get("next_delayed_at")),
             messages=int(data.get("messages") or 0),
+            unacked=int(data.get("messages_unacknowledged") or 0),
         )
 
 

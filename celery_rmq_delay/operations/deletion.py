@@ -80,7 +80,7 @@ def delete_origin(
         try:
             exhausted = _move_to_exhausted(connection, plan)
             hidden = 0 if inspect is None else _hidden(inspect)
-            deleted = not hidden and _delete(connection, plan.queue)
+            deleted = not hidden and delete_empty(connection, plan.queue)
         finally:
             if not deleted:
                 apply.declare(channel, Objects(bindings=ways))
@@ -133,8 +133,8 @@ def _inspected(connection: Connection, queue: str) -> Deletion:
     return Deletion(queue, deleted=False, messages=found.message_count, consumers=found.consumer_count)
 
 
-def _delete(connection: Connection, queue: str) -> bool:
-    """Delete a queue that is empty and unused.
+def delete_empty(connection: Connection, queue: str) -> bool:
+    """Delete a queue of any type that is empty and unused; return whether it is gone.
 
     RabbitMQ 4.0.5 sometimes refuses, just after a dead letter left it, a classic queue with 0 messages as not empty.
     """

@@ -44,6 +44,7 @@ USES: dict[str, tuple[str, str]] = {
     "exhausted requeue": ("exhausted requeue 3f1c --to existing", "exhausted requeue"),
     "exhausted discard": ("exhausted discard --all --yes", "exhausted discard --all --reason crashed"),
     "delete-queue": ("delete-queue payments", "delete-queue"),
+    "uninstall": ("uninstall --dry-run", "uninstall --wait soon"),
 }
 
 

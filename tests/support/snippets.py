@@ -7,16 +7,17 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 
 from tests.support import ROOT
 from tests.support.waiting import SECONDS
 
-_FENCE = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^( *)```(\w+)(?: title=\"(.+?)\")?\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Snippet:
-    """A fenced block; ``title`` is the name of the file that it shows, if any."""
+    """A fenced block, also one in a list; ``title`` is the name of the file that it shows, if any."""
 
     page: str
     line: int
@@ -40,9 +41,9 @@ def snippets(page: Path) -> list[Snippet]:
         Snippet(
             page=str(page.relative_to(ROOT)),
             line=text.count("\n", 0, found.start()) + 1,
-            language=found.group(1),
-            title=found.group(2) or "",
-            code=found.group(3),
+            language=found.group(2),
+            title=found.group(3) or "",
+            code=dedent(found.group(4)),
         )
         for found in _FENCE.finditer(text)
     ]
@@ -71,3 +72,11 @@ def write(page: Path, folder: Path, *titles: str) -> None:
         path = folder / title
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(shown[title])
+
+
+def section(page: Path, heading: str) -> list[Snippet]:
+    """Return the fenced blocks under one heading of the second level."""
+    lines = page.read_text().splitlines()
+    first = lines.index(f"## {heading}") + 1
+    last = next((number for number, line in enumerate(lines[first:], first + 1) if line[:3] == "## "), len(lines) + 1)
+    return [snippet for snippet in snippets(page) if first < snippet.line < last]

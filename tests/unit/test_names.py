@@ -17,6 +17,7 @@ from celery_rmq_delay.names import (
     delay_queue,
     is_derived,
     origin_of,
+    parse_delay_queue,
     quarantine,
     return_key,
     tier_of,
@@ -39,6 +40,18 @@ made_of = st.tuples(usable, tiers, ttls, st.sampled_from(["rmq_delay", "second",
 @given(made_of, made_of)
 def test_delay_queues_that_differ_in_anything_have_different_names(first: Any, second: Any) -> None:
     assert (delay_queue(*first) == delay_queue(*second)) == (first == second)
+
+
+@given(made_of)
+def test_the_name_of_a_delay_queue_is_read_back(parts: Any) -> None:
+    assert parse_delay_queue(delay_queue(*parts)) == parts
+
+
+@given(queues)
+def test_no_other_name_is_read_as_that_of_a_delay_queue(name: str) -> None:
+    parts = parse_delay_queue(name)
+    assert parts is None or delay_queue(*parts) == name
+    assert parse_delay_queue(quarantine(name)) is None
 
 
 @given(usable, tiers, ttls)

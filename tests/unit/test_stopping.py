@@ -34,8 +34,8 @@ with handling(exit_at_once):
 """
 MIGRATES = """
 import time
-from celery_rmq_delay.cli.migrate import _interruptible
-with _interruptible() as stopped:
+from celery_rmq_delay.cli.base import interruptible
+with interruptible() as stopped:
     print("ready", flush=True)
     while not stopped():
         time.sleep(0.01)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ...app.inventory import applied, plans
 from ...durations import aware_eta
@@ -119,8 +119,8 @@ def _hold(
 
 
 def _ladder(delay: AppState, connection: Connection, *, retired_only: bool) -> Source:
-    """Return the delay queues of the ladders in force and of those still on record, the highest tier first."""
-    tiers: dict[str, tuple[int, str, int]] = {}
+    """Return the delay queues of the ladders in force and of those still on record."""
+    tiers: dict[str, Tier] = {}
     for plan in plans(connection, delay):
         state = applied(connection, plan)
         in_force = {*plan.ladders} | state.in_force
@@ -128,9 +128,22 @@ def _ladder(delay: AppState, connection: Connection, *, retired_only: bool) -> S
         skipped = {queue.name for _, _, queue in plan.delay_queues(entered)} if retired_only else set()
         for tier_index, _, queue in plan.delay_queues([*plan.ladders.values(), *state.ladders.values()]):
             if queue.name not in skipped:
-                tiers[queue.name] = (tier_index, plan.queue, int(queue.arguments["x-message-ttl"]))
+                tiers[queue.name] = Tier(tier_index, plan.queue, int(queue.arguments["x-message-ttl"]))
+    return of_tiers(tiers)
+
+
+class Tier(NamedTuple):
+    """A delay queue of a ladder: its tier, its origin queue and its TTL in ms."""
+
+    tier_index: int
+    queue: str
+    ttl_ms: int
+
+
+def of_tiers(tiers: Mapping[str, Tier]) -> Source:
+    """Return delay queues of ladders, given by name, the highest tier first."""
     return Queues(
         "ladder",
-        sorted(tiers, key=lambda name: -tiers[name][0]),
-        lambda found, now_ms: in_tier(found, now_ms, origin=tiers[found.queue][1], ttl_ms=tiers[found.queue][2]),
+        sorted(tiers, key=lambda name: -tiers[name].tier_index),
+        lambda found, now_ms: in_tier(found, now_ms, origin=tiers[found.queue].queue, ttl_ms=tiers[found.queue].ttl_ms),
     )

@@ -1,0 +1,59 @@
+"""The result of an uninstall: what was deleted, and what is left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+Kind = Literal["queue", "exchange", "policy"]
+
+
+class Deleted(NamedTuple):
+    """An object that was deleted, or would be."""
+
+    kind: Kind
+    name: str
+
+
+class Left(NamedTuple):
+    """An object that stays: why, and what to do about it."""
+
+    kind: Kind
+    name: str
+    reason: str
+    fix: str
+
+
+@dataclass
+class Report:
+    """The result of an uninstall.
+
+    ``moved`` counts the messages that were put into each queue; in a dry run those that wait, by the queue in which
+    they are. ``refused`` is why nothing was done, or would be. ``verified``: the management API has listed the objects.
+    """
+
+    dry_run: bool = False
+    moved: Counter[str] = field(default_factory=Counter)
+    deleted: list[Deleted] = field(default_factory=list)
+    left: list[Left] = field(default_factory=list)
+    refused: str | None = None
+    verified: bool = False
+
+    def __bool__(self) -> bool:
+        """Whether there was anything to do."""
+        return bool(self.moved or self.deleted)
+
+    def leave(self, kind: Kind, name: str, reason: str, fix: str) -> None:
+        """Add an object that stays."""
+        if name not in {each.name for each in self.left if each.kind == kind}:
+            self.left.append(Left(kind, name, reason, fix))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            **vars(self),
+            "moved": dict(self.moved),
+            "deleted": [each._asdict() for each in self.deleted],
+            "left": [each._asdict() for each in self.left],
+        }

@@ -1,0 +1,170 @@
+"""Remove the objects that queues share, the last ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ...amqp.apply import consumer_count, inspect_queue
+from ...exceptions import PublishError
+from ...topology.common import undeliverable
+from ...topology.exact.base import arrivals
+from ...topology.exact.hold import Hold
+from ...topology.exact.plugin import Plugin
+from ..migration.service import poison_queue
+from .broker import AGAIN, USE_MANAGEMENT, Broker, every
+from .inventory import Exact, existing
+from .returning import renew
+
+if TYPE_CHECKING:
+    from ...app.state import AppState
+    from ...topology.exact.levels import Levels
+
+_STOP = "Stop all workers for the run, then start them again."
+
+
+class Shared:
+    """Removes exact delays, the exchanges that return messages, and the exhausted and the events queue."""
+
+    def __init__(self, delay: AppState, broker: Broker, exact: Exact, origins: Iterable[str]) -> None:
+        self.settings, self.names, self.broker, self.exact = delay.settings, delay.settings.names, broker, exact
+        self.report, self.connection, self.request = broker.report, broker.connection, broker.request
+        self.poison = poison_queue(delay)
+        known = delay.app.amqp.queues
+        streams = {name for name, each in known.items() if (each.queue_arguments or {}).get("x-queue-type") == "stream"}
+        #: The queues to which messages may have returned.
+        self.queues = sorted({*known, *origins} - streams)
+
+    def remove(self, *, ladders_gone: bool, staying: Sequence[str]) -> None:
+        """Delete all that is no longer needed.
+
+        ``ladders_gone``: no message returns from a tier. ``staying``: the origin queues whose rejected messages go to
+        the exhausted queue.
+        """
+        levels = [each for each in self.exact.levels if self._levels(each)]
+        loops = every(self._queues(each.delay, each.wait) for each in self.exact.loops)
+        held = all([self._hold(), self._plugin()])
+        returning: dict[str, list[str]] = {
+            each.delivery: [each.arrival(name).key for name in self.queues] for each in levels
+        }
+        if held:
+            returning[arrivals(self.names)] = self.queues
+        if ladders_gone:
+            returning[self.names.returns] = []
+        everything = loops and held and ladders_gone and len(levels) == len(self.exact.levels)
+        net = undeliverable(self.names)
+        if self._returning(returning) and everything:
+            self.broker.unbind(self.settings.exhausted_queue, net, "")
+            self._exchange(net)
+        elif self.broker.exists(net):
+            self.report.leave("exchange", net, "It takes messages whose queue is gone from other objects.", AGAIN)
+            staying = [*staying, net]
+        self._last_queues(staying)
+
+    # -- exact delays ----------------------------------------------------------------------------------------------
+
+    def _levels(self, levels: Levels) -> bool:
+        """Delete levels from the highest on: a message that arrives meanwhile finds the lower ones."""
+        queues = [*reversed(levels.holding())]
+        if not self.broker.empty(queues):
+            return False
+        for name in queues:
+            self.broker.delete_exchange(name)
+            if not self.broker.delete_queue(name):
+                return False
+        return True
+
+    def _queues(self, *queues: str) -> bool:
+        return self.broker.empty(queues) and every(self.broker.delete_queue(name) for name in queues)
+
+    def _hold(self) -> bool:
+        if self.exact.hold is not None:
+            return self._queues(*self.exact.hold)
+        name = arrivals(self.names)
+        used = Hold.name in self.settings.exact.topologies and self.broker.exists(name)
+        if used and self.request.check_hidden:
+            reason = "Only the management API lists the queues of hold, whose messages return by it."
+            self.report.leave("exchange", name, reason, USE_MANAGEMENT)
+            return False
+        return True
+
+    def _plugin(self) -> bool:
+        frame = Plugin(self.exact.options[0]).frame()
+        (name,) = (each.name for each in frame.exchanges if each.delays)
+        if not self.broker.exists(name):
+            return True
+        listing = self.broker.listing
+        held = None if listing is None else listing.exchanges.get(name, 0)
+        if held or held is None:
+            reason = f"{held} messages wait in it." if held else "Only the management API reports its messages."
+            self.report.leave("exchange", name, reason, "Wait until they are delivered: they cannot be taken out.")
+            return False
+        return self.broker.delete_exchange(name)
+
+    # -- return ----------------------------------------------------------------------------------------------------
+
+    def _returning(self, exchanges: Mapping[str, Sequence[str]]) -> bool:
+        """Delete exchanges by which messages returned, when no such message is left; the values are binding keys.
+
+        Stock Celery publishes a retry to the exchange from which its message came.
+        """
+        present = [name for name in exchanges if self.broker.exists(name)]
+        if not present:
+            return True
+        if problem := self._may_need_them():
+            for name in present:
+                self.report.leave("exchange", name, *problem)
+            return False
+        for name in present:
+            for queue, key in zip(self.queues, exchanges[name], strict=False):
+                self.broker.unbind(queue, name, key)
+        return every(self._exchange(name) for name in present)
+
+    def _may_need_them(self) -> tuple[str, str] | None:
+        """Publish the messages of all queues again; return (reason, fix) if others may have come by our exchanges."""
+        there = existing(self.connection, self.queues)
+        counts = {name: consumer_count(self.connection, name) for name in there}
+        if consumed := ", ".join(name for name, count in counts.items() if count):
+            return f"Workers consume {consumed}: their messages may have come by it, and their retries need it.", _STOP
+        if self.request.dry_run:
+            return None
+        try:
+            for name in there:
+                renew(self.connection, name)
+        except PublishError as error:
+            return f"A message may have come by it, and could not be published to its queue again: {error}", AGAIN
+        return None
+
+    def _exchange(self, name: str) -> bool:
+        if self.broker.delete_exchange(name, if_unused=True):
+            return True
+        bound = ", ".join(self.broker.bound(name)) or "only the management API reports its name"
+        reason = f"A queue or an exchange, unknown to this app, is bound to it: {bound}."
+        self.report.leave("exchange", name, reason, "Uninstall the other app of this prefix, or remove the binding.")
+        return False
+
+    # -- the last queues -------------------------------------------------------------------------------------------
+
+    def _last_queues(self, staying: Sequence[str]) -> None:
+        self._last(self.poison.name, "messages that could not be read", "Requeue them by hand, or delete the queue.")
+        events = self.names.events
+        if self.request.discard_events and not consumer_count(self.connection, events):
+            self.broker.drop_queue(events)
+        else:
+            self._last(events, "events", "Let the collector read them, or add --discard-events.")
+        fix = "Requeue them with `celery -A proj rmq-delay exhausted requeue`, or discard them (`exhausted discard`)."
+        self._last(self.settings.exhausted_queue, "exhausted tasks", fix, staying)
+
+    def _last(self, name: str, what: str, fix: str, needed_by: Sequence[str] = ()) -> None:
+        found = inspect_queue(self.connection, name)
+        if found is None:
+            return
+        others = ", ".join(needed_by)
+        if found.message_count:
+            self.report.leave("queue", name, f"It has {found.message_count} {what}.", fix)
+        elif found.consumer_count:
+            self.report.leave("queue", name, f"It has {found.consumer_count} consumers.", "Stop the collector.")
+        elif others:
+            self.report.leave("queue", name, f"It takes messages of {others}.", f"See {others}.")
+        else:
+            self.broker.delete_queue(name)
