@@ -14,7 +14,6 @@ from ...amqp.objects import Binding
 from ...durations import format_ms
 from ...names import parse_delay_queue
 from .. import deletion
-from ..celery_native_delay import exchange_exists
 from .inventory import Listing, existing
 from .leftovers import Deleted, Report
 
@@ -74,7 +73,7 @@ class Broker:
 
     def exists(self, exchange: str) -> bool:
         """Return whether an exchange exists."""
-        return exchange_exists(self.connection, exchange)
+        return apply.exchange_exists(self.connection, exchange)
 
     def empty(self, queues: Iterable[str]) -> bool:
         """Return whether queues in which messages wait can all be deleted; report those that cannot."""
