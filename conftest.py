@@ -53,8 +53,10 @@ TOGETHER = {
     "browser": ("tests/browser/",),
     "managed": (
         "tests/acceptance/test_adopt.py",
+        "tests/acceptance/test_walk_tests.py",
         "tests/integration/test_adopt.py",
         "tests/integration/test_doctor.py",
+        "tests/integration/test_kit_docs.py",
         "tests/integration/test_management.py",
         "tests/integration/test_migrate_managed.py",
         "tests/integration/test_private_broker.py",
