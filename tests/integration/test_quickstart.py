@@ -13,7 +13,6 @@ from pathlib import Path
 
 import amqp
 import kombu
-import pytest
 
 from tests.support import ROOT
 from tests.support.snippets import write
@@ -70,19 +69,6 @@ def test_the_quickstart_prints_the_documented_output(rmq_vhost: str, tmp_path: P
     assert "Applied the ladder of queue celery" in text
     assert text.count("retry: Retry in 1.0s: ConnectionError('The gateway does not answer.')") == 1
     assert text.count("retry: Retry in 2.0s: ConnectionError('The gateway does not answer.')") == 1
-
-
-@pytest.mark.slow
-def test_the_test_on_the_how_to_page_passes(rmq_vhost: str, tmp_path: Path) -> None:
-    write(ROOT / "docs/how-to/test-with-a-private-broker.md", tmp_path, "test_payments.py")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--broker-url", rmq_vhost, "-p", "no:cacheprovider", "--rootdir", "."],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_topology_of_ones_own_holds_a_call(rmq_vhost: str, tmp_path: Path) -> None:
