@@ -13,9 +13,10 @@ from pathlib import Path
 
 import amqp
 import kombu
+import pytest
 
 from tests.support import ROOT
-from tests.support.snippets import write
+from tests.support.snippets import snippets, write
 from tests.support.waiting import SECONDS, wait_for
 
 
@@ -79,3 +80,23 @@ def test_the_topology_of_ones_own_holds_a_call(rmq_vhost: str, tmp_path: Path) -
         took = time.monotonic() - start
     assert sent.stdout == "hello world\n", sent.stderr + log.read_text()
     assert took >= 1, "0.4 s are rounded up to the first step"
+
+
+@pytest.mark.slow
+def test_celery_multi_starts_and_stops_workers_as_the_page_has_it(rmq_vhost: str, tmp_path: Path) -> None:
+    write(ROOT / "docs/tutorials/quickstart.md", tmp_path, "shop.py", "send.py")
+    (tmp_path / "run").mkdir()
+    page = ROOT / "docs/how-to/production-workers.md"
+    lines = [line for each in snippets(page) for line in each.code.splitlines() if line.startswith("celery multi")]
+    start, stop = ([sys.executable, "-m", *line.split()] for line in lines)
+
+    def run(command: list[str]) -> None:
+        subprocess.run(command, cwd=tmp_path, env={**os.environ, "BROKER_URL": rmq_vhost}, check=True, timeout=SECONDS)
+
+    run(start)
+    try:
+        wait_for(lambda: len([*(tmp_path / "run").glob("*.pid")]) == 2, "two workers")
+        assert script(tmp_path, rmq_vhost, "send.py", 60).stdout == "order 7 charged after 2 retries\n"
+    finally:
+        run(stop)
+    assert [*(tmp_path / "run").glob("*.pid")] == []
