@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+#: The most characters of a cell.
+_WIDEST = 200
+
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = ()) -> str:
     """Return columns under ``headings``: numbers and the columns in ``right`` right-aligned, None as a dash."""
@@ -25,4 +28,7 @@ def _aligned(cells: list[str], *, right: bool) -> list[str]:
 
 
 def _text(value: object) -> str:
-    return "-" if value is None else " ".join(str(value).split())
+    if value is None:
+        return "-"
+    text = " ".join(str(value).split())
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."

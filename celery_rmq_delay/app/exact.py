@@ -6,16 +6,15 @@ import logging
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ..amqp import apply
-from ..amqp.objects import Binding, Exchange, Objects, Queue
+from ..amqp.objects import Binding, Exchange, Queue
 from ..amqp.route import Route
 from ..exceptions import TopologyError
-from ..topology.common import managed_queue_arguments, safety_net
-from ..topology.exact.base import Options, Topology, check_longest, part_in_use
+from ..topology.common import managed_queue_arguments
+from ..topology.exact.base import Options, Topology, check_longest
 from ..topology.exact.loop import Loop
 from ..topology.exact.registry import make
 
@@ -43,10 +42,6 @@ def _opened(connection: Connection) -> amqp.Connection:
     channel: Any = connection.default_channel
     opened: amqp.Connection = channel.connection
     return opened
-
-
-def _exists(connection: Connection, name: str) -> bool:
-    return apply.exchange_exists(connection, name) or apply.inspect_queue(connection, name) is not None
 
 
 class ExactDelays:
@@ -170,34 +165,13 @@ class ExactDelays:
         with self._lock:
             self._known.pop(_opened(connection), None)
 
-    def wanted(self, connection: Connection) -> Objects:
-        """Return the shared objects of the chosen topology that have to exist.
-
-        The first use of a delay declares what it needs, so these are the objects that a use has declared; all of them
-        with ``apply_on_start=False``, and those of a loop, whose queues workers consume.
-        """
-        topology = self.topology(connection)
-        frame = topology.frame()
-        if not self.settings.apply_on_start or topology.consumed:
-            return frame
-        shared = {each.name for each in safety_net(self.settings.names, self.settings.exhausted_queue).exchanges}
-        return part_in_use(frame, shared, partial(_exists, connection))
-
-    def declare(self, connection: Connection, *, everything: bool = False) -> None:
-        """Declare the objects of `wanted`, or all shared ones with ``everything``; those of a loop always. Blocks."""
+    def declare(self, connection: Connection) -> None:
+        """Declare the objects that all queues share, of every topology in use, at a worker's start. Blocks."""
         chosen = self.topology(connection)
-        objects = chosen.frame() if everything else self.wanted(connection)
         for topology in self.topologies:
-            if topology is not chosen and isinstance(topology, Loop):  # messages that are left in it need its queues
-                objects += topology.frame()
-        if any(objects):
-            self._declare(connection, Route("", "", objects=objects))
-
-    def to_queue(self, connection: Connection, queue: str) -> Objects:
-        """Return the objects that route messages to ``queue``, if a use has declared any of `wanted`."""
-        return self.topology(connection).route(1, queue).objects if any(self.wanted(connection)) else Objects()
+            if topology is chosen or isinstance(topology, Loop):  # messages that are left in a loop need its queues
+                self._declare(connection, Route("", "", objects=topology.frame()))
 
     def bind(self, connection: Connection, queue: str) -> None:
-        """Declare the objects of `to_queue` for an existing queue. Blocks."""
-        if any(objects := self.to_queue(connection, queue)):
-            self._declare(connection, Route("", "", objects=objects))
+        """Declare the objects that route messages to the existing queue ``queue``. Blocks."""
+        self._declare(connection, self.topology(connection).route(1, queue))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from celery import Celery
     from kombu import Connection
 
+#: Characters that a terminal may take for commands; a message may have them in its task's name or id.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: The exit code for pending changes.
 CHANGES_WAIT = 2
 
@@ -99,5 +102,5 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 
 def show(data: Any, words: str, *, as_json: bool) -> None:
-    """Print ``data`` as JSON, or ``words``."""
-    click.echo(json.dumps(data, indent=2, default=str) if as_json else words)
+    """Print ``data`` as JSON, or ``words``, in which control characters of messages are replaced."""
+    click.echo(json.dumps(data, indent=2, default=str) if as_json else _CONTROL.sub("\N{REPLACEMENT CHARACTER}", words))

@@ -114,22 +114,16 @@ def _asked(
     click.option(
         "--reset", is_flag=True, help="If a ladder's record is lost, replace the ladder in force. Stop workers first."
     ),
-    click.option(
-        "--exact-delays", is_flag=True, help="Declare all queues for exact delays, also those that were never used."
-    ),
     as_json,
 )
-def apply(ctx: click.Context, only: tuple[str, ...], reset: bool, exact_delays: bool, as_json: bool) -> None:
-    """Declare the origin queues, their ladders, and the queue for events.
+def apply(ctx: click.Context, only: tuple[str, ...], reset: bool, as_json: bool) -> None:
+    """Declare the origin queues, their ladders, and the queues for exact delays and events.
 
-    Workers do this at start unless apply_on_start=False. The queues for exact delays are declared when a delay is first
-    used; this command restores missing ones, and with apply_on_start=False declares all.
+    Workers do this at start unless apply_on_start=False.
     """
     rows = []
     with connected(ctx.obj.app) as (delay, connection):
-        planned = plans(connection, delay, only)
-        delay.exact.declare(connection, everything=exact_delays)
-        for each in planned:
+        for each in plans(connection, delay, only):
             with connection.channel() as channel:
                 delay.app.amqp.queues[each.queue](channel).declare()
             compare(delay.app, each.queue, connection)
@@ -138,6 +132,7 @@ def apply(ctx: click.Context, only: tuple[str, ...], reset: bool, exact_delays: 
             if each.queue in delay.differing:
                 delay.learn(each.queue, applied(connection, each).adoption)
             rows.append({"queue": each.queue, "changed": changed, "rejects": delay.rejects(each.queue)})
+        delay.exact.declare(connection)
         if delay.settings.events.on:
             declare_events(connection, delay)
     words = [
@@ -235,10 +230,11 @@ def delete_queue(
             of = Management.of(connection, management_url, delay.settings.management_url)
             management = stack.enter_context(of)
             management.version()
+        exact = delay.exact.topology(connection)
         found = []
         for each in plans(connection, delay, queues):
             inspect = partial(management.queue, each.queue) if management else None
-            found.append(delete_origin(connection, each, delay.exact.to_queue(connection, each.queue), inspect))
+            found.append(delete_origin(connection, each, exact.route(1, each.queue).objects, inspect))
             if not as_json:
                 click.echo(text.deleted_text(found[-1]))
     if as_json:
@@ -265,7 +261,7 @@ def release(
     A search for task ids also inspects other messages. RabbitMQ 4.1 and later count these as delivered before, so they
     run one at a time when they are due; there the search ends after 1000 messages unless you set --scan-limit.
     """
-    if everything and not only:
+    if everything and not (only or task_ids):
         raise click.UsageError("--all needs --queue.")
     delay_ms = None if tier is None else parse_ms(tier, "--tier")
     with connected(ctx.obj.app) as (delay, connection):

@@ -146,13 +146,15 @@ def parked_text(found: ParkedList) -> str:
     lines = [table(headings, map(_parked_row, found.tasks)) if found.tasks else "No parked task matches."]
     if not found.complete:
         lines.append("There are more messages than these: see --limit and --scan-limit.")
+    if found.marked:
+        lines.append("RabbitMQ has marked the inspected tasks: they run one at a time when they are due.")
     lines += [f"not listed: exact delays ({name}): {why}" for name, why in found.unlisted.items()]
     return "\n".join(lines)
 
 
 def _parked_row(found: ParkedTask) -> tuple[object, ...]:
     tier = ("exact", None) if found.delay_ms is None else (found.tier_index, format_ms(found.delay_ms))
-    return found.task_id, found.task, found.queue, *tier, found.attempts, _moment(found.due)
+    return found.task_id, found.task, found.queue, *tier, found.attempts, found.due and _moment(found.due)
 
 
 def exhausted_details(found: Iterable[ExhaustedDetails]) -> str:

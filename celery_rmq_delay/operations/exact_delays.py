@@ -45,7 +45,7 @@ def _waiting(connection: Connection, topology: Topology) -> int | None:
 def exact_pending(connection: Connection, exact: ExactDelays) -> Pending:
     """Return what `ExactDelays.declare` would change. Raises `TopologyError` if the broker supports no topology."""
     chosen = exact.topology(connection)
-    found = drift(connection, exact.wanted(connection))
+    found = drift(connection, chosen.frame())
     return Pending(
         queue=f"exact delays ({chosen.name})",
         create=tuple(each for each in found if each.problem == "missing"),

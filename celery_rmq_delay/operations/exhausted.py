@@ -181,7 +181,7 @@ def show_exhausted(
 def _details(facts: ExhaustedMessage, message: Message, raw: str | bytes, redaction: Redaction) -> ExhaustedDetails:
     """Return the details of a message; ``raw`` is its body as received, as kombu decompresses that of ``message``."""
     return ExhaustedDetails(
-        facts=replace(facts, message=facts.message and redaction.text(facts.message, h.MAX_MESSAGE)),
+        facts=facts,
         shown=preview_of(_bytes(raw), message.properties, lambda: dict(message.headers), redaction),
         traceback=redaction.text(message.headers.get(h.TRACEBACK), h.MAX_TRACEBACK),
     )
@@ -250,6 +250,8 @@ def _sweep(
         for message in scan:
             found = describe(message)
             if selection.wants(found):
+                if found.message:
+                    found = replace(found, message=settings.redaction.text(found.message, h.MAX_MESSAGE))
                 problem = act(scan, message, found)
                 if problem is None:
                     outcome.done.append(found)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .. import headers as h
 from ..amqp.apply import ready_counts
-from ..amqp.scan import scanning
+from ..amqp.capabilities import capabilities
+from ..amqp.scan import inspection_leaves_no_trace, scanning
 from ..app.inventory import plans
 from ..exceptions import NotUnderstoodError, RmqDelayError
 from ..topology.exact.base import Options
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 #: In place of a tier's delay: the tasks that wait for an exact delay.
 EXACT: Literal["exact"] = "exact"
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class ParkedTask:
 
     ``attempts`` is how often it ran. ``due`` is when it returns to ``queue`` at the latest, in UTC: exact for an exact
     delay, to the second after a reject; for a published copy, whose time of parking is unknown, the whole delay from
-    now.
+    now. None if its header is no time.
     """
 
     task_id: str
@@ -46,23 +48,25 @@ class ParkedTask:
     tier_index: int | None
     delay_ms: int | None
     attempts: int
-    due: datetime
+    due: datetime | None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; times in ISO 8601, UTC."""
-        return {**vars(self), "due": self.due.isoformat(timespec="milliseconds")}
+        return {**vars(self), "due": self.due and self.due.isoformat(timespec="milliseconds")}
 
 
 @dataclass
 class ParkedList:
     """The result of `list_parked`. ``complete``: whether all parked messages were inspected.
 
-    ``unlisted`` maps what cannot be listed to the reason.
+    ``unlisted`` maps what cannot be listed to the reason. ``marked``: RabbitMQ >= 4.1 has flagged the inspected messages
+    as delivered before, so their tasks run one at a time when they are due.
     """
 
     tasks: list[ParkedTask] = field(default_factory=list)
     complete: bool = True
     unlisted: dict[str, str] = field(default_factory=dict)
+    marked: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -159,7 +163,8 @@ def _read(
             if len(found.tasks) + len(tasks) >= limit:
                 break
         found.complete = found.complete and scan.complete
-    found.tasks += sorted(tasks, key=lambda each: each.due)
+        found.marked = found.marked or (scan.seen > 0 and not inspection_leaves_no_trace(capabilities(connection)))
+    found.tasks += sorted(tasks, key=lambda each: (each.due is None, each.due or _EPOCH))
 
 
 def _parked(place: _Place, message: Message) -> Iterator[ParkedTask]:
@@ -178,5 +183,12 @@ def _parked(place: _Place, message: Message) -> Iterator[ParkedTask]:
             tier_index=place.tier_index,
             delay_ms=place.delay_ms,
             attempts=h.retries(message.headers, queue.queue),
-            due=datetime.fromtimestamp(address.due_ms / 1000, timezone.utc),
+            due=_moment(address.due_ms),
         )
+
+
+def _moment(due_ms: int) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(due_ms / 1000, timezone.utc)
+    except (OverflowError, ValueError, OSError):  # of a header that another program has written
+        return None

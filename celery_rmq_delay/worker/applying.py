@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -65,8 +64,6 @@ class Applying:
         self._consumer, self._source, self._publisher = consumer, consumer.connection, publisher
         self._lock = threading.Lock()
         self._due: dict[str, Step] = {}
-        #: The steps of `_due` that were not tried yet and need not wait.
-        self._new: deque[Step] = deque()
         self._backoff = Backoff()
         #: Set when a new step is due, or when to stop.
         self._news = threading.Event()
@@ -75,14 +72,6 @@ class Applying:
     def later(self, step: Step) -> None:
         """Try a step in about a second, and again until it is done."""
         self._publisher.probe()
-        self._add(step)
-
-    def soon(self, step: Step) -> None:
-        """Try a step at once, and again with back-off until it is done."""
-        self._new.append(step)
-        self._add(step)
-
-    def _add(self, step: Step) -> None:
         with self._lock:
             if step.what not in self._due:
                 self._backoff.reset()
@@ -101,8 +90,6 @@ class Applying:
         while not self._stopped:
             if self._news.is_set():
                 self._news.clear()
-                while self._new:
-                    self._try(self._new.popleft())
             elif not self._news.wait(self._backoff.pause()) and not self._publisher.is_blocked:
                 for step in list(self._due.values()):
                     self._try(step)

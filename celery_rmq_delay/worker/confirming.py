@@ -193,8 +193,8 @@ class ConfirmingConnection:
         self._publisher = ConfirmingPublisher(None, self._may_write)
         self._link: _Link | None = None
         self._backoff = Backoff(first=0.2)
-        #: Whether copies use the consumer's connection, as with a broker in memory.
-        self.is_shared = False
+        #: Whether copies use the consumer's connection.
+        self._shared = False
         self._careful_until = 0.0
         #: Callbacks of `after_pending`; their exceptions are no errors of this connection.
         self._due: deque[Callable[[], None]] = deque()
@@ -202,8 +202,8 @@ class ConfirmingConnection:
 
     def open(self) -> None:
         """Connect before the event loop runs. Blocks; a failed attempt is logged and repeated later."""
-        self.is_shared = self._source.transport.driver_name != _WIRE
-        if self.is_shared:
+        self._shared = self._source.transport.driver_name != _WIRE
+        if self._shared:
             self._publisher.attach(self._source, confirming_channel(self._source))
             return
         try:
@@ -244,7 +244,7 @@ class ConfirmingConnection:
     def _may_write(self) -> bool:
         link = self._link
         if link is None or link.blocked or link.is_full:
-            return self.is_shared
+            return self._shared
         return not self._publisher.written or time.monotonic() >= self._careful_until
 
     # -- reading and writing ---------------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ class ConfirmingConnection:
         """
         link = self._link
         if link is None:
-            return self.is_shared
+            return self._shared
         answers, until = link.answers, time.monotonic() + timeout
         self.probe()
         while link is self._link and link.answers == answers and not link.blocked and time.monotonic() < until:

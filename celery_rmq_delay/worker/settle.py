@@ -94,10 +94,6 @@ class Settling:
     def on_missing(self, route: Route | None = None) -> None:
         """Declare missing objects to publish to, such as those of ``route``."""
 
-    def when_declared(self, route: Route, message: Message, act: Callable[[], None]) -> None:
-        """Call ``act`` once the objects of ``route`` exist; ``message`` waits until then."""
-        act()
-
     def return_what_is_left(self) -> None:
         """Return messages that were not started, or wait for another attempt of their copy: the worker stops."""
 
@@ -364,9 +360,9 @@ class Settling:
                 publisher.publish(copy, route, settle)
 
         if self._in_loop():
-            self.when_declared(route, message, act)
+            act()
         else:  # the loop may have reconnected before it calls this
-            self.consumer.call_soon(self.when_declared, route, message, act)
+            self.consumer.call_soon(act)
 
     def _log_waiting(self, where: str, error: PublishError) -> None:
         """Log messages that wait for a destination: one line for all of them and all attempts, with back-off."""

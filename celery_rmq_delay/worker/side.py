@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -49,7 +48,7 @@ from .settle import Settling
 from .shape import check_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
     from amqp import NotFound
     from celery import Task
@@ -99,11 +98,6 @@ class WorkerSide(Settling):
         #: Whether the worker is starting, and so ends on a configuration error.
         self._starts = True
         self._applying: Applying | None = None
-        #: The keys of routes whose objects were declared since the last connection or deletion, and what waits for the
-        #: declaration of others.
-        self._declared: set[Hashable] = set()
-        self._undeclared: dict[Hashable, list[Callable[[], None]]] = {}
-        self._undeclared_lock = threading.Lock()  # threads of a pool without a hub publish themselves
         self._reapply_at = 0.0
 
     # -- connecting ----------------------------------------------------------------------------------------------
@@ -121,8 +115,6 @@ class WorkerSide(Settling):
         self._waiting.clear()
         self._postponed.clear()
         self.applied.clear()
-        self._declared.clear()
-        self._undeclared.clear()
         self._applying = Applying(self.consumer, publisher)
         self.delay.on_declared = self.add_queue
         for name in list(self.consumer.app.amqp.queues.consume_from):
@@ -176,7 +168,7 @@ class WorkerSide(Settling):
         self.choose(connection)
         if self.delay.settings.apply_on_start:
             exact.declare(connection)
-        elif missing := drift(connection, exact.wanted(connection)):
+        elif missing := drift(connection, exact.topology(connection).frame()):
             raise TopologyError(_not_as_planned("Exact delays", missing))
 
     def _release(self) -> None:
@@ -300,10 +292,9 @@ class WorkerSide(Settling):
 
         An operator may have deleted some of them.
         """
-        if route is None:
-            self._declared.clear()
-        elif any(route.objects) and self.delay.settings.apply_on_start:
-            self._applying_now.later(self._route_step(route))
+        if route is not None and any(route.objects) and self.delay.settings.apply_on_start:
+            declare = partial(self.delay.exact.prepare, route=route)
+            self._applying_now.later(Step(f"The route to {route.where}", declare, lambda: None))
         if time.monotonic() < self._reapply_at:
             return
         self._reapply_at = time.monotonic() + _REAPPLY_SECONDS
@@ -311,39 +302,6 @@ class WorkerSide(Settling):
         self._applying_now.later(self._exact_step)
         for name in list(self.applied):
             self._applying_now.later(self._step(name))
-
-    def when_declared(self, route: Route, message: Message, act: Callable[[], None]) -> None:
-        """Call ``act`` once the objects of ``route`` exist: at once, or when another thread has declared them.
-
-        The first use of an exact delay declares them. Meanwhile ``message`` waits unacked.
-        """
-        if not any(route.objects) or route.key in self._declared or not self.delay.settings.apply_on_start:
-            act()
-            return
-        publisher = self._publisher
-        if publisher is not None and publisher.is_shared:  # a broker in memory, where nothing blocks
-            self.delay.exact.prepare(self.consumer.connection, route)
-            self._declared.add(route.key)
-            act()
-            return
-        self._waiting[id(message)] = message
-        with self._undeclared_lock:
-            waiting = self._undeclared.setdefault(route.key, [])
-            waiting.append(act)
-        if len(waiting) == 1:
-            self._applying_now.soon(self._route_step(route))
-
-    def _route_step(self, route: Route) -> Step:
-        declare = partial(self.delay.exact.prepare, route=route)
-        what = f"The route through {route.where} to queue {route.headers.get(h.TO, route.where)}"
-        return Step(what, declare, partial(self._publish_waiting, route.key))
-
-    def _publish_waiting(self, key: Hashable) -> None:
-        with self._undeclared_lock:
-            self._declared.add(key)
-            waiting = self._undeclared.pop(key, [])
-        for act in waiting:
-            act()
 
     @property
     def _applying_now(self) -> Applying:
@@ -488,7 +446,7 @@ class WorkerSide(Settling):
         eta = eta if found.keeps_eta else None
         shown = h.of_task({name: value for name, value in raw.items() if name not in _CELERYS})
         nested = raw.get("headers")  # of a tracing tool; Celery shows a task only these
-        seen = h.of_task(nested) if isinstance(nested, dict) else shown
+        seen = {**shown, **h.of_task(nested)} if isinstance(nested, dict) else shown
         facts = {"retries": found.retries, KEY: found.delivery, "eta": eta, "headers": seen}
         # Protocol 1 has the task's facts in the body; Celery overrides them with the headers.
         message.headers = {**(shown if body else raw), **facts}

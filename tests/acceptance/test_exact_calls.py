@@ -202,7 +202,6 @@ def test_an_invalid_eta_makes_a_message_advance_to_the_exhausted_queue(running_c
 
 def test_a_message_that_cannot_be_parked_waits_for_another_try_and_is_no_crash(classic_exact: Lab) -> None:
     worker = classic_exact.worker()
-    runs_when_due(classic_exact, 2)  # declares the levels
     level = classic_exact.app._rmq_delay.exact.topologies[0].holding()[2]  # two seconds
     with classic_exact.app.connection_for_write() as connection:
         connection.default_channel.queue_delete(level)

@@ -37,7 +37,7 @@ def by_http(lab: Lab, broker: PrivateBroker) -> int:
     """The length that it reads with the protocol http: ready messages and unacknowledged ones."""
     assert broker.management_url is not None
     answer = httpx.get(f"{broker.management_url}/api/queues/{quote(lab.vhost, '')}/shop", auth=("guest", "guest"))
-    length: int = answer.raise_for_status().json()["messages"]
+    length: int = answer.raise_for_status().json().get("messages", -1)  # -1: the API has no statistics yet
     return length
 
 

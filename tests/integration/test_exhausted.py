@@ -375,3 +375,9 @@ def test_the_arguments_of_a_body_that_is_not_json_are_not_decoded(classic_lab: L
     (found,), _ = show_exhausted(classic_lab.connection, settings_of(classic_lab), "a")
     assert found.to_json()["args"] is None
     assert found.to_json()["problem"].startswith("undecodable (")
+
+
+def test_a_listed_message_shows_no_secret_of_its_error(classic_lab: Lab) -> None:
+    bury(classic_lab, "a", **{h.MESSAGE: "password=hunter2"})
+    (found,) = list_exhausted(classic_lab.connection, settings_of(classic_lab)).done
+    assert found.message == "password=[redacted]"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.app.state import state_of
 from tests.support.brokers.lab import HOUR, Lab
@@ -118,3 +119,23 @@ def test_the_table_shows_one_line_per_task(classic_lab: Lab) -> None:
     assert heading.split() == ["TASK", "ID", "TASK", "QUEUE", "TIER", "DELAY", "ATTEMPTS", "DUE"]
     assert line.split()[:6] == ["a", "shop.charge", plan.queue, "1", "1h", "1"]
     assert state_of(app).settings.prefix in plan.queue
+
+
+def test_a_due_time_that_is_no_time_does_not_hide_the_other_tasks(classic_lab: Lab) -> None:
+    app, plan = opened(classic_lab, exact_delays="levels")
+    declare_exact(classic_lab, app)
+    level = state_of(app).exact.topologies[0].holding()[3]
+    for task_id, due_ms in (("a", 2**62), ("b", 4_000_000_000_000)):
+        facts = {"id": task_id, "task": "shop.charge", h.DUE: due_ms, h.TO: plan.queue}
+        classic_lab.publish(level, "body", headers=facts)
+
+    assert {each["task_id"]: bool(each["due"]) for each in listed(app)} == {"a": False, "b": True}
+
+
+def test_control_characters_of_a_message_do_not_reach_the_terminal(classic_lab: Lab) -> None:
+    app, plan = opened(classic_lab, tiers=["1h"])
+    park(classic_lab, plan, "a\x1b[2Jb", task="shop\n.charge" + "x" * 5_000)
+    shown = run(app, "parked", "list").output
+    assert "\x1b" not in shown
+    assert len(shown.splitlines()) == 2
+    assert max(map(len, shown.splitlines())) < 500

@@ -166,7 +166,7 @@ def shop(managed: PrivateBroker, managed_vhost: str, queue_type: QueueType) -> I
 
 @pytest.fixture
 def applied(shop: Shop) -> Shop:
-    run(shop.app, "apply", "--exact-delays")
+    run(shop.app, "apply")
     return shop
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,7 +26,6 @@ __all__ = [
     "arrivals",
     "check_longest",
     "due_headers",
-    "part_in_use",
     "safety_net",
     "undeliverable",
     "units",
@@ -71,7 +69,7 @@ class Topology(Protocol):
     consumed: str | None
 
     def frame(self) -> Objects:
-        """Return the objects that all queues share, in the order in which uses need them."""
+        """Return the objects that all queues share."""
 
     def route(self, delay_ms: int, queue: str) -> Route:
         """Return the route of a message to ``queue``; ``delay_ms`` is at least 1 and at most `max_ms`."""
@@ -81,27 +79,6 @@ class Topology(Protocol):
 
     def check(self, connection: Connection) -> None:
         """Raise `TopologyError` where the connected broker does not support the topology."""
-
-
-def part_in_use(frame: Objects, shared: Container[str], exists: Callable[[str], bool]) -> Objects:
-    """Return the objects of a frame that uses have declared: those up to the last name that exists.
-
-    A use declares objects in the order of the frame, and the first use those of the first two names. ``shared``: names
-    of objects that others declare, too. ``exists`` inspects the broker.
-    """
-    names = [*(each.name for each in frame.exchanges), *(each.name for each in frame.queues)]
-    own = [name for name in dict.fromkeys(names) if name not in shared]
-    if not any(map(exists, own[:2])):
-        return Objects()
-    unused = set(own)
-    while not exists(own[-1]):
-        own.pop()
-    unused.difference_update(own)
-    return Objects(
-        tuple(each for each in frame.exchanges if each.name not in unused),
-        tuple(each for each in frame.queues if each.name not in unused),
-        tuple(each for each in frame.bindings if unused.isdisjoint(each.ends)),
-    )
 
 
 # -- common parts of topologies ---------------------------------------------------------------------------------------
