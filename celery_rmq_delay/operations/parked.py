@@ -59,8 +59,8 @@ class ParkedTask:
 class ParkedList:
     """The result of `list_parked`. ``complete``: whether all parked messages were inspected.
 
-    ``unlisted`` maps what cannot be listed to the reason. ``marked``: RabbitMQ >= 4.1 has flagged the inspected messages
-    as delivered before, so their tasks run one at a time when they are due.
+    ``unlisted`` maps what cannot be listed to the reason. ``marked``: RabbitMQ >= 4.1 has flagged the inspected
+    messages as delivered before, so their tasks run one at a time when they are due.
     """
 
     tasks: list[ParkedTask] = field(default_factory=list)

@@ -445,7 +445,7 @@ class WorkerSide(Settling):
         check_payload(message.payload)
         eta = eta if found.keeps_eta else None
         shown = h.of_task({name: value for name, value in raw.items() if name not in _CELERYS})
-        nested = raw.get("headers")  # of a tracing tool; Celery shows a task only these
+        nested = raw.get("headers")  # of a tracing tool; Celery shows a task these, without the others
         seen = {**shown, **h.of_task(nested)} if isinstance(nested, dict) else shown
         facts = {"retries": found.retries, KEY: found.delivery, "eta": eta, "headers": seen}
         # Protocol 1 has the task's facts in the body; Celery overrides them with the headers.

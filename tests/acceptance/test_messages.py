@@ -205,13 +205,13 @@ def test_a_task_sees_the_headers_of_its_caller_and_can_pass_them_on(
     wait_for(lambda: lab.counts("shop", "zones") == {"shop": 0, "zones": 0})
 
 
-def test_headers_that_a_tracing_tool_nests_are_the_ones_that_a_task_sees(running: Lab) -> None:
-    """As in Celery: Datadog and Sentry nest the headers of a trace in a header of this name."""
+def test_a_task_sees_headers_that_a_tracing_tool_nests_besides_its_callers(running: Lab) -> None:
+    """Datadog and Sentry nest the headers of a trace in a header of this name, which is all that Celery shows."""
     result = running.task("passes_on").apply_async(([],), headers={"outer": "1", "headers": {"trace": "7"}})
 
     wait_for(result.ready)
 
-    assert [attempt["headers"] for attempt in running.attempts(result.id)] == [{"trace": "7"}] * 2
+    assert [attempt["headers"] for attempt in running.attempts(result.id)] == [{"outer": "1", "trace": "7"}] * 2
 
 
 @pytest.mark.brokers
