@@ -61,7 +61,7 @@ def make_shop(url: str) -> Celery:
     with app.connection_for_write() as connection:
         connection.default_channel.queue_declare("existing", durable=True, auto_delete=False)
     install(app)
-    app.task(base=RetryableTask, name="shop.charge")(charge)
+    app.task(base=RetryableTask, name="shop.charge", shared=False)(charge)
     return app
 
 

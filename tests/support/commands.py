@@ -16,7 +16,7 @@ def run(app: Celery, *arguments: str, code: int | None = 0, typed: str | None = 
     """Run a command and check its exit code; None allows any."""
     result = CliRunner().invoke(rmq_delay, arguments, obj=CLIContext(app, no_color=True, workdir=None), input=typed)
     assert code in {None, result.exit_code}, result.output
-    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exc_info)
     return result
 
 
