@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from celery_rmq_delay.amqp.capabilities import capabilities
-from celery_rmq_delay.amqp.route import Route
+from celery_rmq_delay.amqp.objects import Objects
 from celery_rmq_delay.exceptions import PublishError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.management.client import Management
@@ -95,7 +95,7 @@ def test_a_queue_is_not_deleted_under_a_task_of_a_worker_that_stops(
     def delete() -> deletion.Deletion:
         with Management.of(lab.connection, managed.management_url) as management:
             look = partial(management.queue, plan.queue)
-            return deletion.delete_origin(lab.connection, plan, Route("", plan.queue), look)
+            return deletion.delete_origin(lab.connection, plan, Objects(), look)
 
     kept = delete()
     assert not kept.deleted

@@ -31,7 +31,7 @@ def shop(lab: Lab, **settings: Any) -> Celery:
     defaults = {"prefix": lab.names.prefix, "tiers": ["1h", "2h"], "events": False, "exact_levels": 4}
     app.conf.rmq_delay = {**defaults, **settings}
     install(app)
-    app.task(base=RetryableTask, name="shop.charge")(charge)
+    app.task(base=RetryableTask, name="shop.charge", shared=False)(charge)
     plan = plan_of(lab, app)
     lab.plan(plan.ladder, plan.tasks)  # so that all of it is deleted at the end
     lab.forget(lab.names.events, exchanges=[name])

@@ -51,7 +51,7 @@ def our_app(url: str, kind: QueueType, **settings: Any) -> Celery:
     app.conf.update(task_queues=queues(kind), task_default_queue="orders", task_default_queue_type=kind)
     app.conf.rmq_delay = {"prefix": "p", "tiers": ["1h", "2h"], **settings}
     install(app)
-    app.task(base=RetryableTask, name="shop.charge")(charge)
+    app.task(base=RetryableTask, name="shop.charge", shared=False)(charge)
     return app
 
 
