@@ -6,6 +6,8 @@ import socket
 import sys
 from collections.abc import Iterator
 
+import httpcore  # noqa: F401 - here, as a run of pytest in this process drops the modules that it imports
+import httpx  # noqa: F401
 import pytest
 
 from celery_rmq_delay.exceptions import ManagementError
