@@ -50,14 +50,15 @@ class ExactDelays:
     def __init__(self, settings: Settings, queue_type: QueueType) -> None:
         self.settings = settings
         self.queue_type = settings.exact.queue_type or queue_type
-        options = Options(
+        #: The options of all topologies.
+        self.options = Options(
             names=settings.names,
             exhausted=settings.exhausted_queue,
             queue_type=self.queue_type,
             unit_ms=settings.exact.unit_ms,
             levels=settings.exact.levels,
         )
-        self.topologies = tuple(make(name, options) for name in settings.exact.topologies)
+        self.topologies = tuple(make(name, self.options) for name in settings.exact.topologies)
         #: By AMQP connection: a new one may lead to another broker, or to one that has lost its objects.
         self._known: WeakKeyDictionary[amqp.Connection, _Known] = WeakKeyDictionary()
         self._lock = threading.RLock()

@@ -14,7 +14,6 @@ from ..amqp.capabilities import capabilities
 from ..amqp.scan import inspection_leaves_no_trace, scanning
 from ..app.inventory import plans
 from ..exceptions import NotUnderstoodError, RmqDelayError
-from ..topology.exact.base import Options
 from .migration.address import Address, Waiting, in_tier
 from .migration.sources import source
 from .release import places, search_limit, task_id_of
@@ -131,13 +130,10 @@ def _tiers(connection: Connection, plan: LadderPlan) -> Iterator[_Place]:
 def _exact_places(
     connection: Connection, delay: AppState, unlisted: dict[str, str], management_url: str | None
 ) -> Iterator[_Place]:
-    exact, settings = delay.exact, delay.settings
-    options = Options(
-        settings.names, settings.exhausted_queue, exact.queue_type, settings.exact.unit_ms, settings.exact.levels
-    )
+    exact = delay.exact
     for topology in exact.topologies:
         try:
-            found = source(topology.name, delay, connection, options, management_url=management_url)
+            found = source(topology.name, delay, connection, exact.options, management_url=management_url)
         except RmqDelayError as error:  # noqa: PERF203 - each may need the management API
             unlisted[topology.name] = str(error)
         else:

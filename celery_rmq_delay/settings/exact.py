@@ -14,8 +14,9 @@ from .validators import read_integer
 
 KEYS = ("exact_delays", "exact_unit", "exact_levels", "exact_queue_type", "exact_for")
 
+#: The most levels of `levels`; the objects of fewer are among theirs.
+MOST_LEVELS = 28
 _SHORTEST_UNIT, _LONGEST_UNIT = 100, 60_000
-_MOST_LEVELS = 28
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class ExactSettings:
 
     topologies: tuple[str, ...] = ("levels",)
     unit_ms: int = 1000
-    levels: int = _MOST_LEVELS
+    levels: int = MOST_LEVELS
     queue_type: QueueType | None = None
     every_task: bool = False
 
@@ -45,7 +46,7 @@ def parse_exact(raw: Mapping[str, Any], setting: str) -> ExactSettings:
     return ExactSettings(
         topologies=_topologies(raw.get("exact_delays", "levels"), f"{setting}.exact_delays"),
         unit_ms=_unit(raw.get("exact_unit", "1s"), f"{setting}.exact_unit"),
-        levels=read_integer(raw.get("exact_levels", _MOST_LEVELS), f"{setting}.exact_levels", 1, _MOST_LEVELS),
+        levels=read_integer(raw.get("exact_levels", MOST_LEVELS), f"{setting}.exact_levels", 1, MOST_LEVELS),
         queue_type=queue_type,
         every_task=which == "all",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...amqp.objects import Queue
@@ -13,6 +13,7 @@ from ...exceptions import ManagementError, RmqDelayError, SelectionError
 from ...ladders import QueueType
 from ...management.client import Management
 from ...names import Names
+from ...settings.exact import MOST_LEVELS
 from ...topology.common import managed_queue_arguments
 from ...topology.exact.base import Options
 from . import targets
@@ -120,14 +121,13 @@ def poison_queue(delay: AppState) -> Queue:
 
 
 def _options(delay: AppState, request: Request) -> Options:
-    settings = delay.settings
-    return Options(
-        names=settings.names if request.prefix is None else Names(request.prefix),
-        exhausted=settings.exhausted_queue,
-        queue_type=request.queue_type or delay.exact.queue_type,
-        unit_ms=request.unit_ms or settings.exact.unit_ms,
-        # The maximum, which includes all smaller numbers of levels.
-        levels=28,
+    known = delay.exact.options
+    return replace(
+        known,
+        names=known.names if request.prefix is None else Names(request.prefix),
+        queue_type=request.queue_type or known.queue_type,
+        unit_ms=request.unit_ms or known.unit_ms,
+        levels=MOST_LEVELS,
     )
 
 

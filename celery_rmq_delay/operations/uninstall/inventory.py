@@ -13,6 +13,7 @@ from ...app.inventory import applied, plans
 from ...durations import parse_ms
 from ...management.policies import DLX
 from ...names import moving, parse_delay_queue, quarantine
+from ...settings.exact import MOST_LEVELS
 from ...topology.exact.base import Options, Topology
 from ...topology.exact.levels import Levels
 from ...topology.exact.loop import Loop
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from ...topology.ladder import LadderPlan
     from ...topology.transition import Applied
 
-#: The number of levels that includes all smaller ones.
-MOST_LEVELS = 28
 _EXACT = re.compile(r"(levels|loop)\.([0-9a-z.]+)\.(classic|quorum)\.[a-z0-9]+")
 
 
@@ -158,13 +157,10 @@ class Exact:
 
 def exact(delay: AppState, listing: Listing | None) -> Exact:
     """Return the exact delays of the settings, and those of the list."""
-    settings = delay.settings
-    base = Options(
-        settings.names, settings.exhausted_queue, delay.exact.queue_type, settings.exact.unit_ms, MOST_LEVELS
-    )
+    base = replace(delay.exact.options, levels=MOST_LEVELS)
     if listing is None:
         return Exact((base,), None)
-    found, start = {(base.unit_ms, base.queue_type): base}, f"{settings.prefix}."
+    found, start = {(base.unit_ms, base.queue_type): base}, f"{delay.settings.prefix}."
     for name in (*listing.queues, *listing.exchanges):
         match = _EXACT.fullmatch(name.removeprefix(start)) if name.startswith(start) else None
         if match is not None:
