@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import re
+
+from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.broker import erlang_binary
 
 
 def queue_resource(vhost: str, queue: str) -> str:
     """Return the expression for the name of a queue."""
     return f"rabbit_misc:r({erlang_binary(vhost)}, queue, {erlang_binary(queue)})"
+
+
+def states(broker: PrivateBroker, vhost: str, queue: str) -> tuple[int, int]:
+    """Return the (ready, unacknowledged) messages of a quorum queue as its leader has them now.
+
+    RabbitMQ's own counts of unacknowledged messages are seconds old.
+    """
+    found = broker.evaluate(
+        f"{{ok, Q}} = rabbit_amqqueue:lookup({queue_resource(vhost, queue)}), "
+        "[begin {ok, Found, _} = ra:consistent_query(amqqueue:get_pid(Q), Ask), Found end || Ask <- "
+        "[fun rabbit_fifo:query_messages_ready/1, fun rabbit_fifo:query_messages_checked_out/1]]"
+    )
+    ready, unacknowledged = (int(number) for number in re.findall(r"\d+", found))
+    return ready, unacknowledged
