@@ -159,5 +159,5 @@ def print_report(results: Results, facts: dict[str, str], notes: Sequence[str]) 
 
 
 def markdown(results: Results, facts: dict[str, str], notes: Sequence[str]) -> str:
-    """Return the tables as Markdown, ready for docs/explanation/performance.md."""
+    """Return the tables as Markdown, ready for docs/contributing/performance.md."""
     return "\n".join([*tables_lines(tables(results)), *closing(facts, notes, results.errors)]).rstrip() + "\n"

@@ -8,7 +8,7 @@ from benchmarks import charts
 from benchmarks.contenders import CHECKOUT
 from benchmarks.output import Table, tables_lines
 
-PAGES, ASSETS = CHECKOUT / "docs/explanation", CHECKOUT / "docs/assets"
+PAGES, ASSETS = CHECKOUT / "docs", CHECKOUT / "docs/assets"
 RESULTS = CHECKOUT / "benchmarks/results"
 
 
@@ -32,7 +32,7 @@ def write(
     *,
     texts: int = 1,
 ) -> None:
-    """Write the results of a benchmark into the part ``name`` of a page of docs/explanation.
+    """Write the results of a benchmark into the part ``name`` of a page in a folder of docs.
 
     ``picture`` is the description and panels of the chart, drawn into docs/assets; the first ``texts`` columns of the
     tables are text; the notes and the machine follow them.

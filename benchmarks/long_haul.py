@@ -311,7 +311,9 @@ def _named(path: Path, record: Record) -> Path:
 def _write_docs(record: Record) -> None:
     name = f"long-haul-{record.name}"
     docs_part.keep(name, record.to_json())
-    docs_part.write("long-haul.md", name, ("Over time", panels(record)), tables(record), (), record.machine)
+    docs_part.write(
+        "contributing/long-haul.md", name, ("Over time", panels(record)), tables(record), (), record.machine
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Compare this package with four others, each configured as in its documentation, and with a bare loop over its ladder.
 
-    python -m benchmarks peers                                  # 20 to 25 minutes on a quiet machine
+    python -m benchmarks peers                                  # 25 minutes on a quiet machine
     python -m benchmarks peers --quick                          # a few minutes, to check that everything runs
     python -m benchmarks peers --rabbitmq 4.3 --docs            # and write table and chart into the documentation
     python -m benchmarks peers --from peers.json --docs         # the same from an earlier run's --json
@@ -149,8 +149,9 @@ def notes(options: dict[str, Any]) -> list[str]:
     """Return the notes for the tables."""
     return [
         f"{options['form'].capitalize()} form. Every worker has two processes, no result backend, and logs warnings; "
-        "its prefetch is its system's own. CPU is user and system time per task: failure, retry and success together. "
-        "RSS is summed over the processes; other MB are PSS, where a page that several share counts once.",
+        "its prefetch is its system's own. With threads, these are two workers of 8 threads, as many as dramatiq's. "
+        "CPU is user and system time per task: failure, retry and success together. RSS is "
+        "summed over the processes; other MB are PSS, where a page that several share counts once.",
         f"Through one retry: {options['tasks']:,} tasks that are there before the worker starts fail once and succeed "
         f"{_SOON} s later; from the first attempt to the last one. {options['rounds']} rounds, medians (and the "
         f"range); ratios are medians over rounds. The bare loop gets {_FLOOR_TASKS} times as many tasks.",
@@ -173,7 +174,7 @@ def _write_docs(results: Results) -> None:
     docs_part.keep(name, results.to_json())
     picture = "The systems side by side", panels(results)
     lines = (*notes(results.options), *(each.splitlines()[0].rstrip(":") for each in results.errors))
-    docs_part.write("peers.md", name, picture, tables(results), lines, results.machine, texts=2)
+    docs_part.write("contributing/peers.md", name, picture, tables(results), lines, results.machine, texts=2)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.charts import FLOOR, OTHER, OURS, Bar, Bars
-from benchmarks.contenders import CELERY_NATIVE, FLOORS, PEERS, STOCK, Contender
+from benchmarks.contenders import CELERY_NATIVE, FLOORS, IN_THREADS, PEERS, STOCK, Contender
 from benchmarks.contenders import FLOOR as FLOOR_NAME
 from benchmarks.contenders import OURS as OUR_NAME
 from benchmarks.delays_report import turns_ratio
@@ -17,6 +17,8 @@ from benchmarks.output import Table
 from benchmarks.peers_measures import Fresh, Killed, Parked
 from benchmarks.run import Lateness, Rate
 
+#: The names of this package's rows.
+_OF_US = (OUR_NAME, IN_THREADS)
 #: Short names for charts.
 _SHORT = {STOCK: "Celery, ETA", CELERY_NATIVE: "Celery, native", FLOOR_NAME: "bare consume and reject"}
 
@@ -56,7 +58,9 @@ def from_json(text: str) -> Results:
     found = json.loads(text)
     results = Results(found["machine"], found["options"], errors=found["errors"])
     for each in (*PEERS, *FLOORS):
-        run = found["runs"][each.key]
+        run = found["runs"].get(each.key)
+        if run is None:  # the run is older than this contender
+            continue
         if run["retries"]:
             results.retries[each] = [rate and Rate(**rate) for rate in run["retries"]]
         if run["lateness"]:
@@ -79,9 +83,9 @@ def middle(results: Results, contender: Contender, what: str) -> float | None:
 def ratios(results: Results) -> list[tuple[str, float]]:
     """Return how much faster this package is than each peer on the same type of queue: medians over the rounds."""
     found = []
-    for ours in (each for each in PEERS if each.name == OUR_NAME):
+    for ours in (each for each in PEERS if each.name in _OF_US):
         for other in (*PEERS, *FLOORS):
-            if other.queue_type != ours.queue_type or other.name == OUR_NAME:
+            if other.queue_type != ours.queue_type or other.name in _OF_US:
                 continue
             rounds = zip(results.retries.get(ours, []), results.retries.get(other, []), strict=False)
             pairs = [(mine.per_second, its.per_second) for mine, its in rounds if mine and its]
@@ -211,7 +215,7 @@ def panels(results: Results) -> list[Bars]:
 
 
 def _bar(each: Contender, value: float | None, text: str, more: float = 0.0) -> Bar:
-    colour = OURS if each.name == OUR_NAME else FLOOR if each in FLOORS else OTHER
+    colour = OURS if each.name in _OF_US else FLOOR if each in FLOORS else OTHER
     return Bar(f"{_SHORT.get(each.name, each.name)}, {each.queue_type}", value, text, colour, more)
 
 

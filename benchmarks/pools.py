@@ -1,72 +1,215 @@
-"""Measure the lateness of retries on each of Celery's pools: steady failing tasks, pools and types of queue in turn.
+"""Compare Celery's pools and prefetch windows: retries a second, their cost and their lateness, set-ups in turn.
 
-    python -m benchmarks pools                               # 3 rounds of 500 tasks at 50 a second, about 10 minutes
-    python -m benchmarks pools --tasks 1000 --rounds 1 --rabbitmq-root .cache/brokers/4.3
+    python -m benchmarks pools                     # 3 rounds of 4,000 tasks, about 15 minutes on a quiet machine
+    python -m benchmarks pools --quick             # small numbers, to check that everything runs
+    python -m benchmarks pools --rabbitmq 4.3 --queue-type quorum
+    python -m benchmarks pools --docs              # and write tables and chart into the documentation
 
-Every task fails once and is retried after a second. Lateness is the start of its second attempt minus the end of the
-first one minus that second. Prints the 50th and 99th percentile and the maximum, in ms, each of the worst round.
+Three measurements of each set-up: tasks that fail once and succeed a second later; tasks that fail and wait; and the
+lateness of retries at a steady rate. Dramatiq, taskiq and Celery's own retry run in the same rounds.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
-from benchmarks.brokers import open_broker
-from benchmarks.contenders import CONTENDERS, OURS, Contender
+from benchmarks import charts, docs_part
+from benchmarks.brokers import Broker, open_broker
+from benchmarks.contenders import CONTENDERS, DRAMATIQ, OURS, STOCK, TASKIQ, Contender
+from benchmarks.output import Table, noted, print_closing, print_tables, progress, terminal
 from benchmarks.report import machine
-from benchmarks.run import Lateness, Options, measure_lateness
-
-#: Pools and their concurrency. On gevent Celery keeps a slot busy for 0.1 s, independent of the task.
-POOLS = {"prefork": 2, "threads": 2, "solo": 1, "gevent": 100}
+from benchmarks.run import Lateness, Options, Rate, measure_lateness, measure_rate
 
 
 @dataclass(frozen=True)
-class OnPool(Contender):
-    """This package's worker on a pool other than prefork."""
+class SetUp:
+    """A pool's options, and how many workers with it run side by side."""
 
-    pool: str = "prefork"
+    name: str
+    pool: tuple[str, ...]
+    workers: int
+    #: Messages that RabbitMQ delivers in advance, over all workers.
+    window: int
 
-    def worker_command(self, log_level: str, dramatiq_threads: int) -> list[str]:
-        """Return the command of a worker with this pool."""
-        command = super().worker_command(log_level, dramatiq_threads)
-        return [*command, "--pool", self.pool, "--concurrency", str(POOLS[self.pool])]
+
+class Row(NamedTuple):
+    """The text of a row, and the most tasks it is measured with."""
+
+    name: str
+    window: str
+    most: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The name with the window."""
+        return f"{self.name}, window {self.window}" if self.window else self.name
 
 
-def contenders() -> list[OnPool]:
-    """Return one contender for each pool and type of queue."""
-    ours = [each for each in CONTENDERS if each.name == OURS]
-    return [OnPool(each.name, each.module, each.mode, each.queue_type, pool=pool) for pool in POOLS for each in ours]
+SET_UPS = (
+    SetUp("prefork, 2 processes", ("-c", "2"), 1, 8),
+    SetUp("prefork, 2 processes", ("-c", "2", "--prefetch-multiplier", "16"), 1, 32),
+    SetUp("threads, 16 in 1 worker", ("-P", "threads", "-c", "16"), 1, 64),
+    SetUp("threads, 8 in each of 2 workers", ("-P", "threads", "-c", "8"), 2, 64),
+    SetUp("solo, 2 workers", ("-P", "solo"), 2, 8),
+)
+#: Celery 5.7 handles some ten messages a second on gevent, with and without this package: fewer tasks, and no lateness.
+_GEVENT, _SLOW = ("-P", "gevent", "-c", "100"), 200
+FULL = {"tasks": 4_000, "rounds": 3, "late": 500}
+QUICK = {"tasks": 300, "rounds": 1, "late": 40}
+#: Seconds: the delay of retries that come soon, and of those that do not come.
+_SOON, _FAR = 1, 7_200
+_LATE_RATE = 50.0
+
+
+@dataclass
+class Results:
+    """The measurements of each row, by round."""
+
+    rows: dict[Contender, Row]
+    retried: dict[Contender, list[Rate]] = field(default_factory=dict)
+    parked: dict[Contender, list[Rate]] = field(default_factory=dict)
+    late: dict[Contender, Lateness] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+
+def rows(queue_type: str) -> dict[Contender, Row]:
+    """Return the contenders with their rows."""
+    kinds = {each.name: each for each in CONTENDERS if each.queue_type == queue_type}
+    found = {
+        replace(kinds[OURS], pool=each.pool, workers=each.workers): Row(each.name, str(each.window)) for each in SET_UPS
+    }
+    found |= {kinds[name]: Row(name, "") for name in (DRAMATIQ, TASKIQ, STOCK) if name in kinds}
+    found[replace(kinds[OURS], pool=_GEVENT)] = Row("gevent, 100 greenlets", "400", _SLOW)
+    found[replace(kinds[STOCK], pool=_GEVENT)] = Row(f"{STOCK}, gevent", "", _SLOW)
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the benchmark; exit code 1 if a retry is missing."""
+    """Run the benchmark; exit code 1 if a measurement failed or a retry is missing."""
+    given = _parser().parse_args(arguments)
+    options = QUICK if given.quick else FULL
+    results = Results(rows(given.queue_type))
+    began = time.monotonic()
+    with open_broker(rabbitmq=given.rabbitmq) as broker:
+        facts = machine(broker.version)
+        for number in range(1, options["rounds"] + 1):
+            measure(results, broker, options, backward=number % 2 == 0)
+        for each, row in results.rows.items():
+            if row.most:
+                continue
+            with noted(results.errors, f"{row.label}, late"):
+                asked = Options(0, _SOON, late_tasks=options["late"], late_rate=_LATE_RATE, late_delay=_SOON)
+                results.late[each] = measure_lateness(each, broker, asked)
+    facts["took"] = f"{(time.monotonic() - began) / 60:.1f} minutes"
+    print_tables(terminal(150), tables(results), texts=2)
+    print_closing(terminal(150), facts, (*notes(options), *results.errors))
+    if given.chart:
+        charts.write(panels(results), given.chart)
+    if given.docs:
+        picture = "Celery's pools side by side", panels(results)
+        lines = (*notes(options), *results.errors)
+        docs_part.write("operate/choose-a-pool.md", "pools", picture, tables(results), lines, facts, texts=2)
+    raise SystemExit(bool(results.errors) or any(each.missing for each in results.late.values()))
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks pools", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tasks", type=int, default=500, help="failing tasks per run (%(default)s)")
-    parser.add_argument("--rate", type=float, default=50, help="tasks per second (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each combination (%(default)s)")
-    parser.add_argument("--broker-url", help="a running broker; default: a private one is started")
-    parser.add_argument("--management-url", help="its management API, with credentials, to create vhosts")
-    parser.add_argument("--rabbitmq-root", help="a tree with another RabbitMQ for the private broker (needs root)")
-    given = parser.parse_args(arguments)
-    options = Options(tasks=0, delay=1, late_tasks=given.tasks, late_rate=given.rate, late_delay=1)
-    found: dict[OnPool, list[Lateness]] = {each: [] for each in contenders()}
-    with open_broker(given.broker_url, given.management_url, given.rabbitmq_root) as broker:
-        facts = machine(broker.version)
-        for number in range(1, given.rounds + 1):
-            for contender, rounds in found.items():
-                rounds.append(measure_lateness(contender, broker, options))
-                print(f"round {number} {contender.pool}/{contender.queue_type}: {rounds[-1]}", file=sys.stderr)
-    for name, fact in facts.items():
-        print(f"{name}: {fact}")
-    print(f"{'pool':10}{'queue':10}{'p50 ms':>10}{'p99 ms':>10}{'worst ms':>10}{'missing':>10}")
-    for contender, rounds in found.items():
-        figures = [max(getattr(each, name) or 0.0 for each in rounds) for name in ("p50", "p99", "worst")]
-        missing = sum(each.missing for each in rounds)
-        cells = "".join(f"{figure:10.1f}" for figure in figures)
-        print(f"{contender.pool:10}{contender.queue_type:10}{cells}{missing:10}")
-    raise SystemExit(any(each.missing for rounds in found.values() for each in rounds))
+    parser.add_argument("--quick", action="store_true", help="small numbers, to check that everything runs")
+    parser.add_argument("--queue-type", choices=["classic", "quorum"], default="classic", help="(%(default)s)")
+    parser.add_argument("--rabbitmq", default="system", help="system, 3.10, 4.0 or 4.3 (%(default)s)")
+    parser.add_argument("--chart", type=Path, metavar="FILE", help="an SVG")
+    parser.add_argument("--docs", action="store_true", help="write tables and chart into the documentation")
+    return parser
+
+
+def measure(results: Results, broker: Broker, options: dict[str, int], *, backward: bool) -> None:
+    """Measure one round: every second one backward, so that changes of the machine favour no set-up."""
+    for each in reversed(results.rows) if backward else results.rows:
+        row = results.rows[each]
+        tasks = min(options["tasks"], row.most or options["tasks"])
+        for kept, delay, failures in ((results.retried, _SOON, 1), (results.parked, _FAR, 0)):
+            with noted(results.errors, f"{row.label}, {'retried' if failures else 'parked'}"):
+                rate = measure_rate(each, broker, Options(tasks, delay, failures=failures))
+                kept.setdefault(each, []).append(rate)
+                progress.print(f"{row.label}: {rate.per_second:,.0f} tasks/s, {failures} retries")
+
+
+def tables(results: Results) -> list[Table]:
+    """Return the table: medians over the rounds, with the range of the first figure."""
+    head = ["set-up", "window", "retried/s", "parked/s", "worker CPU ms", "peak RSS MB", "late p50", "p99", "max ms"]
+    return [("Tasks through one retry", head, [_row(results, each) for each in results.rows])]
+
+
+def _row(results: Results, each: Contender) -> list[str]:
+    retried, parked = results.retried.get(each, []), results.parked.get(each, [])
+    rates = [rate.per_second for rate in retried]
+    late = results.late.get(each)
+    return [
+        results.rows[each].name,
+        results.rows[each].window,
+        f"{median(rates):,.0f} ({min(rates):,.0f}-{max(rates):,.0f})" if rates else "failed",
+        _middle(parked, _per_second),
+        _middle(retried, lambda rate: rate.worker_cpu, 2),
+        _middle(retried, lambda rate: rate.peak_rss),
+        *(f"{value:,.0f}" if late and value is not None else "-" for value in _lateness(late)),
+    ]
+
+
+def _middle(rates: Sequence[Rate], of: Callable[[Rate], float], digits: int = 0) -> str:
+    return f"{median(map(of, rates)):,.{digits}f}" if rates else "-"
+
+
+def _per_second(rate: Rate) -> float:
+    return rate.per_second
+
+
+def _lateness(late: Lateness | None) -> tuple[float | None, ...]:
+    return (late.p50, late.p99, late.worst) if late else (None,) * 3
+
+
+def panels(results: Results) -> list[charts.Bars]:
+    """Return the panels of the chart."""
+    return [
+        charts.Bars(
+            "Tasks through one retry, per second", _bars(results, results.retried, lambda rate: rate.per_second)
+        ),
+        charts.Bars("Worker CPU per task, ms", _bars(results, results.retried, lambda rate: rate.worker_cpu, 2)),
+    ]
+
+
+def _bars(
+    results: Results, measured: dict[Contender, list[Rate]], of: Callable[[Rate], float], digits: int = 0
+) -> list[charts.Bar]:
+    bars = []
+    for each, row in results.rows.items():
+        rates = measured.get(each)
+        value = median(map(of, rates)) if rates else None
+        text = "failed" if value is None else f"{value:,.{digits}f}"
+        bars.append(charts.Bar(row.label, value, text, charts.OURS if each.name == OURS else charts.OTHER))
+    return bars
+
+
+def notes(options: dict[str, int]) -> list[str]:
+    """Return the notes for the table."""
+    return [
+        f"retried/s: {options['tasks']:,} tasks that are there before the workers start fail once and succeed "
+        f"{_SOON} s later, from the first attempt to the last; {options['rounds']} rounds, medians (and the range). "
+        f"parked/s: as many that fail, and whose retry is far away. On gevent {_SLOW} tasks. An empty window is the "
+        "system's own.",
+        "CPU: user and system time of all processes of the workers, per task, for failure, retry and success together. "
+        "RSS is summed over the processes.",
+        f"Late: {options['late']} tasks at {_LATE_RATE:.0f} a second, from the end of the requested delay to the start "
+        "of the second attempt, ms.",
+    ]
+
+
+if __name__ == "__main__":
+    main()

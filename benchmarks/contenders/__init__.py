@@ -19,6 +19,9 @@ class Contender:
     queue_type: str
     #: Whether its failed tasks wait for a retry: then parked messages are counted, and lateness is measured.
     retries: bool = True
+    #: The options of Celery's pool, and how many such workers run side by side.
+    pool: tuple[str, ...] = ("-c", "2")
+    workers: int = 1
     #: The working directory of its processes, from which they import the package.
     folder: Path = CHECKOUT
 
@@ -28,11 +31,12 @@ class Contender:
         return f"{self.name}/{self.queue_type}"
 
     def worker_command(self, log_level: str, dramatiq_threads: int) -> list[str]:
-        """Return the command of a worker with two processes."""
+        """Return the command of a worker, with two processes if ``pool`` and ``workers`` ask for no other number."""
         if self.module == _FLOOR:
             return _python(self.module, "2")
         if self.module.endswith("celery_app"):
-            return _python("celery", "-A", self.module, "worker", "-c", "2", "-l", log_level)
+            celery = ("celery", "-A", self.module, "worker", *self.pool, "-l", log_level)
+            return _python(*(("benchmarks.contenders.side_by_side", str(self.workers)) * (self.workers > 1)), *celery)
         if self.module.endswith("dramatiq_app"):
             threads = str(dramatiq_threads)
             return _python("dramatiq", self.module, "--processes", "2", "--threads", threads, "--skip-logging")
@@ -50,6 +54,7 @@ _CELERY, _DRAMATIQ, _TASKIQ, _FLOOR = (
 
 BEFORE = "celery-rmq-delay, before"
 OURS, STOCK, CELERY_NATIVE = "celery-rmq-delay", "celery retry(countdown=)", "celery native delayed delivery"
+IN_THREADS = "celery-rmq-delay, threads"
 FAILURE, SUCCESS = "celery plain failure", "celery plain success"
 DRAMATIQ, DRAMATIQ_UNLOGGED = "dramatiq", "dramatiq, failures not logged"
 TASKIQ, TASKIQ_UNLOGGED = "taskiq-aio-pika", "taskiq-aio-pika, failures not logged"
@@ -89,5 +94,8 @@ CONTENDERS = (
 #: it shows the limit that the broker and py-amqp set for the same ladder.
 _AS_DOCUMENTED = ((OURS, "classic"), (OURS, "quorum"), (STOCK, "classic"), (CELERY_NATIVE, "quorum"))
 _AS_DOCUMENTED += ((DRAMATIQ, "classic"), (TASKIQ, "quorum"))
-PEERS = tuple(each for each in CONTENDERS if (each.name, each.queue_type) in _AS_DOCUMENTED)
+#: As many threads in as many processes as dramatiq starts by default.
+_THREADS = Contender(IN_THREADS, _CELERY, "ladder", "classic", pool=("-P", "threads", "-c", "8"), workers=2)
+_FOUND = tuple(each for each in CONTENDERS if (each.name, each.queue_type) in _AS_DOCUMENTED)
+PEERS = (*_FOUND[:2], _THREADS, *_FOUND[2:])
 FLOORS = tuple(Contender(FLOOR, _FLOOR, "ladder", kind) for kind in ("classic", "quorum"))

@@ -122,4 +122,4 @@ def test_a_soak_has_a_verdict_for_each_process():
 
 @pytest.mark.parametrize("name", ["classic", "quorum", "soak"])
 def test_the_documentation_has_a_part_for_each_run(name):
-    docs_part.replaced((docs_part.PAGES / "long-haul.md").read_text(), f"long-haul-{name}", "")
+    docs_part.replaced((docs_part.PAGES / "contributing/long-haul.md").read_text(), f"long-haul-{name}", "")

@@ -183,4 +183,4 @@ def test_a_part_of_a_page_is_replaced_and_the_rest_stays():
 
 @pytest.mark.parametrize("name", ["peers-3.10", "peers-4.3"])
 def test_the_documentation_has_a_part_for_each_broker(name):
-    docs_part.replaced((docs_part.PAGES / "peers.md").read_text(), name, "")
+    docs_part.replaced((docs_part.PAGES / "contributing/peers.md").read_text(), name, "")

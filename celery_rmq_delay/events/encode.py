@@ -1,7 +1,7 @@
 """Encodes events of the messages that a worker settles as JSON.
 
 It runs in the worker's main process for every retry. It writes JSON of the schema in `celery_rmq_delay.events.schema`
-without making an `Event`; `docs/explanation/decisions.md` has the measurements.
+without making an `Event`; `docs/contributing/decisions.md` has the measurements.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tests.support import ROOT
 from tests.support.snippets import append, snippets, start_project, write
 from tests.support.waiting import SECONDS, wait_for
 
-QUICKSTART, ADMIN = ROOT / "docs/tutorials/quickstart.md", ROOT / "docs/tutorials/admin.md"
+QUICKSTART, ADMIN = ROOT / "docs/start/quickstart.md", ROOT / "docs/admin/first-steps.md"
 #: Prints the texts of the admin's lists as a superuser sees them.
 SHOW = """
 import re

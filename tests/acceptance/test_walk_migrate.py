@@ -1,4 +1,4 @@
-"""The way from stock Celery to this package and back, by the blocks of code in docs/how-to/upgrade.md."""
+"""The way from stock Celery to this package and back, by the blocks of code in docs/migrate/upgrade.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support import ROOT
 from tests.support.snippets import Snippet, section
 from tests.support.waiting import SECONDS, wait_for
 
-PAGE = ROOT / "docs/how-to/upgrade.md"
+PAGE = ROOT / "docs/migrate/upgrade.md"
 
 HEAD = """
 import os
@@ -238,7 +238,7 @@ def test_declared_queues_are_rolled_back_with_their_arguments_and_deleted_at_the
         walk.send(task="ping")
         wait_for_all(walk)
 
-    (finish,) = section(ROOT / "docs/how-to/uninstall.md", "Queues that this package declared")
+    (finish,) = section(ROOT / "docs/migrate/uninstall.md", "Queues that this package declared")
     walk.command(finish, app="next")
     assert not any("rmq_delay" in name for kind in walk.objects().values() for name in map(str, kind))
     walk.deploy(STOCK, TASKS % "")

@@ -14,7 +14,7 @@ from tests.support import ROOT
 from tests.support.packaging.bare import Environment, build, install
 from tests.support.snippets import write
 
-PAGE = ROOT / "docs/how-to/test-with-a-private-broker.md"
+PAGE = ROOT / "docs/test/test-with-a-private-broker.md"
 FILE = "test_payments.py"
 #: What pytest and Python write beside the tests.
 OF_PYTEST = {".pytest_cache", "__pycache__"}

@@ -45,7 +45,7 @@ def received() -> Iterator[Received]:
         getattr(signals, name).disconnect(receive)
 
 
-@pytest.mark.parametrize("page", ["reference/django.md", "how-to/alerts.md"])
+@pytest.mark.parametrize("page", ["reference/django.md", "operate/alerts.md"])
 def test_every_signal_is_documented_and_no_other(page: str) -> None:
     section = re.split(r"^## Signals.*\n", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE)[1].split("\n## ")[0]
     public = {name for name in signals.__all__ if isinstance(getattr(signals, name), Signal)}

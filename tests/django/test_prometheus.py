@@ -310,7 +310,7 @@ def test_the_command_refuses_an_output_that_is_no_folder(tmp_path: Path) -> None
 
 
 def test_every_metric_is_documented_and_no_other(exported: dict[str, set[str]]) -> None:
-    text = (ROOT / "docs/how-to/alerts.md").read_text()
+    text = (ROOT / "docs/operate/alerts.md").read_text()
     rows = re.findall(r"^\| `(rmq_delay_\w+)` \|(.*?)\|", text, re.MULTILINE)
     documented = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
     actual = {re.sub(r"_(bucket|count|sum)$", "", name): labels - {"instance", "job", "le"}

@@ -22,9 +22,9 @@ from tests.support import ROOT
 from tests.support.snippets import Snippet, snippets, write
 from tests.support.waiting import SECONDS
 
-PAGE = ROOT / "docs/how-to/test-your-retries.md"
-BROKER_PAGE = ROOT / "docs/how-to/test-with-a-private-broker.md"
-CI_PAGE = ROOT / "docs/how-to/test-in-ci.md"
+PAGE = ROOT / "docs/test/test-your-retries.md"
+BROKER_PAGE = ROOT / "docs/test/test-with-a-private-broker.md"
+CI_PAGE = ROOT / "docs/test/test-in-ci.md"
 FILES = [snippet.title for snippet in snippets(PAGE) if snippet.language == "python"]
 WITH_BROKER = {"test_with_broker.py": 2, "test_with_process.py": 1}
 URL = r"amqp://guest:guest@127\.0\.0\.1:\d+//"

@@ -61,7 +61,7 @@ def script(folder: Path, broker: str, name: str, seconds: float) -> subprocess.C
 
 
 def test_the_quickstart_prints_the_documented_output(rmq_vhost: str, tmp_path: Path) -> None:
-    write(ROOT / "docs/tutorials/quickstart.md", tmp_path, "shop.py", "send.py")
+    write(ROOT / "docs/start/quickstart.md", tmp_path, "shop.py", "send.py")
     with worker(tmp_path, rmq_vhost, "shop") as log:
         sent = script(tmp_path, rmq_vhost, "send.py", 60)
         assert sent.stdout == "order 7 charged after 2 retries\n", sent.stderr + log.read_text()
@@ -84,9 +84,9 @@ def test_the_topology_of_ones_own_holds_a_call(rmq_vhost: str, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_celery_multi_starts_and_stops_workers_as_the_page_has_it(rmq_vhost: str, tmp_path: Path) -> None:
-    write(ROOT / "docs/tutorials/quickstart.md", tmp_path, "shop.py", "send.py")
+    write(ROOT / "docs/start/quickstart.md", tmp_path, "shop.py", "send.py")
     (tmp_path / "run").mkdir()
-    page = ROOT / "docs/how-to/production-workers.md"
+    page = ROOT / "docs/operate/production-workers.md"
     lines = [line for each in snippets(page) for line in each.code.splitlines() if line.startswith("celery multi")]
     start, stop = ([sys.executable, "-m", *line.split()] for line in lines)
 

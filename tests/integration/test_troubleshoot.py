@@ -12,7 +12,7 @@ from tests.support import ROOT
 
 pytestmark = pytest.mark.brokers
 
-PAGE = (ROOT / "docs/how-to/troubleshoot.md").read_text()
+PAGE = (ROOT / "docs/operate/troubleshoot.md").read_text()
 
 
 def test_a_declaration_without_our_arguments_is_refused_as_documented(rmq_vhost: str) -> None:

@@ -37,7 +37,7 @@ def test_the_core_is_imported_without_any_extra(bare: Environment, tmp_path: Pat
 
 
 def test_the_celery_command_has_ours(bare: Environment, tmp_path: Path) -> None:
-    write(ROOT / "docs/tutorials/quickstart.md", tmp_path, "shop.py")
+    write(ROOT / "docs/start/quickstart.md", tmp_path, "shop.py")
     done = bare.run("-m", "celery", "-A", "shop", "rmq-delay", "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     for command in ("plan", "apply", "status", "doctor", "exhausted"):
@@ -64,7 +64,7 @@ def test_the_demo_runs_with_a_private_broker(bare: Environment, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_task_advances_through_its_ladder(bare: Environment, rmq_vhost: str, tmp_path: Path) -> None:
-    write(ROOT / "docs/tutorials/quickstart.md", tmp_path, "shop.py", "send.py")
+    write(ROOT / "docs/start/quickstart.md", tmp_path, "shop.py", "send.py")
     command = [str(bare.python), "-m", "celery", "-A", "shop", "worker", "--pool", "solo", "--loglevel", "INFO"]
     log = tmp_path / "worker.log"
     with (

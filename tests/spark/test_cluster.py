@@ -27,7 +27,7 @@ from tests.support.spark.machine import SharedSpark
 
 pytestmark = pytest.mark.slow  # a master, two workers, and a driver and two executors for each command
 
-PAGE = ROOT / "docs/how-to/run-analytics-anywhere.md"
+PAGE = ROOT / "docs/operate/run-analytics-anywhere.md"
 CLI = (sys.executable, "-m", "celery_rmq_delay.analytics")
 SMALL = {
     "spark.driver.memory": "512m",

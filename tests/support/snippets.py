@@ -58,7 +58,7 @@ def append(page: Path, folder: Path, title: str) -> None:
 
 def start_project(folder: Path) -> None:
     """Run the commands of the quickstart that create a Django project."""
-    page = ROOT / "docs/tutorials/quickstart.md"
+    page = ROOT / "docs/start/quickstart.md"
     (code,) = (snippet.code for snippet in snippets(page) if "startproject" in snippet.code)
     for line in code.splitlines():
         words = line.replace("django-admin", "python -m django").replace("python", sys.executable, 1)

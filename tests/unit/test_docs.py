@@ -33,7 +33,7 @@ from tests.support.snippets import Snippet, append, pages, snippets, start_proje
 from tests.support.waiting import SECONDS
 
 SETTINGS = (ROOT / "docs/reference/settings.md").read_text()
-QUICKSTART = ROOT / "docs/tutorials/quickstart.md"
+QUICKSTART = ROOT / "docs/start/quickstart.md"
 
 PYTHON = [snippet for page in pages() for snippet in snippets(page) if snippet.language == "python"]
 
@@ -63,7 +63,7 @@ def test_settings_in_the_docs_are_valid(snippet: Snippet, monkeypatch: pytest.Mo
 
 
 def test_the_readme_and_the_quickstart_show_settings() -> None:
-    assert {"README.md", "docs/tutorials/quickstart.md"} <= {snippet.page for snippet in CONFIGURED}
+    assert {"README.md", "docs/start/quickstart.md"} <= {snippet.page for snippet in CONFIGURED}
 
 
 def run(folder: Path, code: str) -> str:
@@ -346,7 +346,7 @@ def test_the_objects_of_exact_delays_are_documented() -> None:
 
 
 def test_the_page_shows_the_line_of_status_about_exact_delays() -> None:
-    page = (ROOT / "docs/how-to/exact-delays.md").read_text()
+    page = (ROOT / "docs/start/exact-delays.md").read_text()
     exact_status = (ExactStatus("levels", 1000, 3), ExactStatus("hold", 1000, None))
     levels, hold = status_text(Status((), "rmq_delay.exhausted", 0, exact_status)).splitlines()[-2:]
     assert f"\n{levels}\n" in page

@@ -19,7 +19,7 @@ from tests.support import ROOT
 from tests.support.apps import bare_app
 from tests.support.snippets import Snippet, snippets
 
-PAGE = ROOT / "docs/explanation/capacity.md"
+PAGE = ROOT / "docs/operate/capacity.md"
 BLOCKS = snippets(PAGE)
 EXAMPLES = [(ask, output) for ask, output in pairwise(BLOCKS) if ask.language == "sh"]
 

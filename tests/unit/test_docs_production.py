@@ -1,4 +1,4 @@
-"""The unit, the files and the commands of docs/how-to/production-workers.md."""
+"""The unit, the files and the commands of docs/operate/production-workers.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery.bin.celery import celery
 from tests.support import ROOT
 from tests.support.snippets import Snippet, snippets
 
-PAGE = ROOT / "docs/how-to/production-workers.md"
+PAGE = ROOT / "docs/operate/production-workers.md"
 SNIPPETS = {snippet.language: snippet for snippet in snippets(PAGE) if snippet.title}
 
 

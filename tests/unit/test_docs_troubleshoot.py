@@ -17,7 +17,7 @@ from celery_rmq_delay.cli import main as cli
 from tests.support import ROOT
 from tests.support.snippets import snippets
 
-PAGE = ROOT / "docs/how-to/troubleshoot.md"
+PAGE = ROOT / "docs/operate/troubleshoot.md"
 QUOTES = [
     pytest.param(snippet.title, line, id=f"{snippet}-{number}")
     for snippet in snippets(PAGE)

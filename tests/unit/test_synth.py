@@ -239,7 +239,7 @@ def test_the_command_writes_a_history_and_prints_its_contents(tmp_path: Path) ->
 
 
 def test_the_shop_of_the_documentation_works(tmp_path: Path) -> None:
-    page = ROOT / "docs" / "how-to" / "try-with-synthetic-history.md"
+    page = ROOT / "docs" / "test" / "try-with-synthetic-history.md"
     [code] = [snippet.code for snippet in snippets(page) if snippet.title == "shop.py"]
     exec(compile(code.replace("/tmp/transfers", str(tmp_path)), str(page), "exec"), {})
     truth = json.loads((tmp_path / "_truth.json").read_text())

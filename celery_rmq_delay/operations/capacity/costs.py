@@ -1,6 +1,6 @@
 """Resource costs of RabbitMQ: every constant of the estimate, with its source.
 
-The measured ones are what `MEASURED_BY` prints, on the machine of docs/explanation/performance.md: bytes for one of
+The measured ones are what `MEASURED_BY` prints, on the machine of docs/contributing/performance.md: bytes for one of
 100,000 messages, 1,000 queues, 10,000 bindings, 1,000 exchanges. The documented ones name the page of RabbitMQ's docs.
 """
 
