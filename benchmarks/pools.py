@@ -12,9 +12,10 @@ lateness of retries at a steady rate. Dramatiq, taskiq and Celery's own retry ru
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -36,6 +37,8 @@ class SetUp:
     workers: int
     #: Messages that RabbitMQ delivers in advance, over all workers.
     window: int
+    #: Settings on the command line.
+    conf: tuple[str, ...] = ()
 
 
 class Row(NamedTuple):
@@ -57,9 +60,10 @@ SET_UPS = (
     SetUp("threads, 16 in 1 worker", ("-P", "threads", "-c", "16"), 1, 64),
     SetUp("threads, 8 in each of 2 workers", ("-P", "threads", "-c", "8"), 2, 64),
     SetUp("solo, 2 workers", ("-P", "solo"), 2, 8),
+    SetUp("gevent, 20 greenlets, no heartbeats", ("-P", "gevent", "-c", "20"), 1, 80, ("broker.heartbeat=0",)),
 )
-#: Celery 5.7 handles some ten messages a second on gevent, with and without this package: fewer tasks, and no lateness.
-_GEVENT, _SLOW = ("-P", "gevent", "-c", "100"), 200
+#: On gevent Celery 5.7 waits up to 0.1 s for each message while it sends heartbeats: fewer tasks, and no lateness.
+_GEVENT, _SLOW = ("-P", "gevent", "-c", "20"), 200
 FULL = {"tasks": 4_000, "rounds": 3, "late": 500}
 QUICK = {"tasks": 300, "rounds": 1, "late": 40}
 #: Seconds: the delay of retries that come soon, and of those that do not come.
@@ -77,15 +81,29 @@ class Results:
     late: dict[Contender, Lateness] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
 
+    def to_json(self, facts: dict[str, str], options: dict[str, int]) -> str:
+        """Return the measurements as JSON."""
+        found = [
+            {
+                "row": row.label,
+                "retried": [asdict(rate) for rate in self.retried.get(each, [])],
+                "parked": [asdict(rate) for rate in self.parked.get(each, [])],
+                "late": asdict(self.late[each]) if each in self.late else None,
+            }
+            for each, row in self.rows.items()
+        ]
+        return json.dumps({"machine": facts, "options": options, "rows": found, "errors": self.errors}, indent=1) + "\n"
+
 
 def rows(queue_type: str) -> dict[Contender, Row]:
     """Return the contenders with their rows."""
     kinds = {each.name: each for each in CONTENDERS if each.queue_type == queue_type}
     found = {
-        replace(kinds[OURS], pool=each.pool, workers=each.workers): Row(each.name, str(each.window)) for each in SET_UPS
+        replace(kinds[OURS], pool=each.pool, workers=each.workers, conf=each.conf): Row(each.name, str(each.window))
+        for each in SET_UPS
     }
     found |= {kinds[name]: Row(name, "") for name in (DRAMATIQ, TASKIQ, STOCK) if name in kinds}
-    found[replace(kinds[OURS], pool=_GEVENT)] = Row("gevent, 100 greenlets", "400", _SLOW)
+    found[replace(kinds[OURS], pool=_GEVENT)] = Row("gevent, 20 greenlets", "80", _SLOW)
     found[replace(kinds[STOCK], pool=_GEVENT)] = Row(f"{STOCK}, gevent", "", _SLOW)
     return found
 
@@ -112,6 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.chart:
         charts.write(panels(results), given.chart)
     if given.docs:
+        docs_part.keep("pools", results.to_json(facts, options))
         picture = "Celery's pools side by side", panels(results)
         lines = (*notes(options), *results.errors)
         docs_part.write("operate/choose-a-pool.md", "pools", picture, tables(results), lines, facts, texts=2)
@@ -202,7 +221,7 @@ def notes(options: dict[str, int]) -> list[str]:
     return [
         f"retried/s: {options['tasks']:,} tasks that are there before the workers start fail once and succeed "
         f"{_SOON} s later, from the first attempt to the last; {options['rounds']} rounds, medians (and the range). "
-        f"parked/s: as many that fail, and whose retry is far away. On gevent {_SLOW} tasks. An empty window is the "
+        f"parked/s: as many that fail, and whose retry is far away. On gevent with heartbeats {_SLOW} tasks. An empty window is the "
         "system's own.",
         "CPU: user and system time of all processes of the workers, per task, for failure, retry and success together. "
         "RSS is summed over the processes.",

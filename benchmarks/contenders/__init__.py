@@ -22,6 +22,8 @@ class Contender:
     #: The options of Celery's pool, and how many such workers run side by side.
     pool: tuple[str, ...] = ("-c", "2")
     workers: int = 1
+    #: Settings of Celery on the command line, such as ``broker.heartbeat=0``.
+    conf: tuple[str, ...] = ()
     #: The working directory of its processes, from which they import the package.
     folder: Path = CHECKOUT
 
@@ -35,7 +37,16 @@ class Contender:
         if self.module == _FLOOR:
             return _python(self.module, "2")
         if self.module.endswith("celery_app"):
-            celery = ("celery", "-A", self.module, "worker", *self.pool, "-l", log_level)
+            celery = (
+                "celery",
+                "-A",
+                self.module,
+                "worker",
+                *self.pool,
+                "-l",
+                log_level,
+                *(("--", *self.conf) * bool(self.conf)),
+            )
             return _python(*(("benchmarks.contenders.side_by_side", str(self.workers)) * (self.workers > 1)), *celery)
         if self.module.endswith("dramatiq_app"):
             threads = str(dramatiq_threads)
