@@ -78,13 +78,14 @@ fuzz: ## many random examples of hypothesis, then atheris; ARGS='--seconds 600 -
 	@$(RUN) -m pytest -q --hypothesis-profile=fuzz --timeout 3600 tests/unit/test_*_fuzz.py tests/django/test_hostile_fuzz.py
 	@$(RUN) -m fuzz $(ARGS)
 
-lint: ## check style, formatting, import directions, the map of folders and discarded words
-	@$(SETUP) --group lint
+lint: ## check style, import directions, the map of folders, discarded words, and the pages and links of the documentation
+	@$(SETUP) --group lint --group docs
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@.venv/bin/lint-imports --no-cache --no-logo
 	@$(RUN) scripts/house.py --check
 	@$(RUN) scripts/words.py
+	@$(RUN) -m mkdocs build --strict --quiet
 
 typing: ## check types
 	@$(SETUP) --group lint --group test

@@ -221,8 +221,8 @@ def notes(options: dict[str, int]) -> list[str]:
     return [
         f"retried/s: {options['tasks']:,} tasks that are there before the workers start fail once and succeed "
         f"{_SOON} s later, from the first attempt to the last; {options['rounds']} rounds, medians (and the range). "
-        f"parked/s: as many that fail, and whose retry is far away. On gevent with heartbeats {_SLOW} tasks. An empty window is the "
-        "system's own.",
+        f"parked/s: as many that fail, and whose retry is far away. On gevent with heartbeats {_SLOW} tasks. "
+        "An empty window is the system's own.",
         "CPU: user and system time of all processes of the workers, per task, for failure, retry and success together. "
         "RSS is summed over the processes.",
         f"Late: {options['late']} tasks at {_LATE_RATE:.0f} a second, from the end of the requested delay to the start "

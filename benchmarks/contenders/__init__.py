@@ -37,17 +37,10 @@ class Contender:
         if self.module == _FLOOR:
             return _python(self.module, "2")
         if self.module.endswith("celery_app"):
-            celery = (
-                "celery",
-                "-A",
-                self.module,
-                "worker",
-                *self.pool,
-                "-l",
-                log_level,
-                *(("--", *self.conf) * bool(self.conf)),
-            )
-            return _python(*(("benchmarks.contenders.side_by_side", str(self.workers)) * (self.workers > 1)), *celery)
+            celery = ["celery", "-A", self.module, "worker", *self.pool, "-l", log_level]
+            celery += ["--", *self.conf] if self.conf else []
+            several = ["benchmarks.contenders.side_by_side", str(self.workers)] if self.workers > 1 else []
+            return _python(*several, *celery)
         if self.module.endswith("dramatiq_app"):
             threads = str(dramatiq_threads)
             return _python("dramatiq", self.module, "--processes", "2", "--threads", threads, "--skip-logging")

@@ -287,8 +287,31 @@ def test_the_readme_has_at_most_100_lines() -> None:
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_files_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", page.read_text())
-    assert [target for target in targets if not (page.parent / target).exists()] == []
+    targets = re.findall(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text())
+    assert [name for name, _ in targets if not (page.parent / name).exists()] == []
+    sections = [(name, anchor) for name, anchor in targets if anchor and (name or page.name).endswith(".md")]
+    assert [found for found in sections if found[1] not in anchors(page.parent / found[0] if found[0] else page)] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the link targets of a page: its headings as GitHub and MkDocs make them, and its own ids."""
+    text = re.sub(r"^( *)```.*?^\1```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = [re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", found) for found in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
+    slugs = {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings}
+    return slugs | set(re.findall(r'(?:id="|\{#)([\w.-]+)', text))
+
+
+def test_the_documentation_keeps_to_its_structure() -> None:
+    """Five groups of at most 35 pages for users, a reference, and at most 8 explanations; each page is in one."""
+    nav = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+    found = re.findall(r"^  - (\w[\w ]*):\n((?:      - .*\n)+)", nav, re.MULTILINE)
+    groups = {name: re.findall(r"- ([\w/-]+\.md)$", text, re.MULTILINE) for name, text in found}
+    users = ["Start", "Migrate", "Operate", "Django admin", "Test"]
+    assert [*groups] == [*users, "Reference", "Explanation", "Contributing"]
+    assert sum(len(groups[name]) for name in users) <= 35
+    assert len(groups["Explanation"]) <= 8
+    listed = sorted(page for group in groups.values() for page in group)
+    assert listed == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
 
 
 def test_the_compatibility_page_names_tests_that_exist_and_all_of_its_folder() -> None:
