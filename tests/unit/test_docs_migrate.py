@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery.exceptions import Retry
 
 from celery_rmq_delay.testing import MemoryLadder, exhausted
 from tests.support import ROOT
@@ -19,7 +18,7 @@ TASKS = [each.code for each in section(PAGE, "4. Change the tasks") if each.lang
 
 
 class Failing:
-    """The gateway and the bank of the page: the one is down, the other replies with these."""
+    """The gateway and the bank of the page: the gateway is down, the bank replies with the answers."""
 
     def __init__(self) -> None:
         self.answers: list[SimpleNamespace] = []
@@ -57,10 +56,6 @@ def test_the_tasks_before_have_the_retries_that_the_page_names(before: dict[str,
     app = before["app"]
     app.finalize()
     assert [app.tasks[f"proj.{name}"].max_retries for name in ("charge", "fetch_rates")] == [4, 3]
-    before["bank"].answers = [SimpleNamespace(status=429, retry_after=45)]
-    with pytest.raises(Retry) as raised:
-        before["fetch_rates"].apply(("EUR",), throw=True, retries=3)
-    assert raised.value.when == 45
 
 
 def test_a_task_with_backoff_uses_the_ladder(after: tuple[dict[str, Any], MemoryLadder]) -> None:
