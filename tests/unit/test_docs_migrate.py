@@ -31,17 +31,20 @@ class Failing:
 
 
 def module(app: str, *tasks: str) -> dict[str, Any]:
+    """Run these blocks as one module, whose tasks stay in its app."""
     names: dict[str, Any] = {"__name__": "proj"}
     names["gateway"] = names["bank"] = Failing()
-    for code in (app, *tasks):
+    for code in (app, *(each.replace("@app.task(", "@app.task(shared=False, ") for each in tasks)):
         exec(compile(code, str(PAGE), "exec"), names)
     return names
 
 
 @pytest.fixture
-def before() -> dict[str, Any]:
+def before() -> Iterator[dict[str, Any]]:
     charge, _, fetch_rates, _ = TASKS
-    return module(APP[0], charge, fetch_rates)
+    names = module(APP[0], charge, fetch_rates)
+    yield names
+    names["app"].close()
 
 
 @pytest.fixture
@@ -50,6 +53,7 @@ def after() -> Iterator[tuple[dict[str, Any], MemoryLadder]]:
     names = module(APP[1], charge, fetch_rates)
     with MemoryLadder(names["app"]) as ladder:
         yield names, ladder
+    names["app"].close()
 
 
 def test_the_tasks_before_have_the_retries_that_the_page_names(before: dict[str, Any]) -> None:
