@@ -1,4 +1,4 @@
-"""The way from stock Celery to this package and back, by the blocks of code in docs/migrate/upgrade.md."""
+"""The way from stock Celery to this package and back, by the blocks of code in two pages of docs/migrate."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,9 @@ from tests.support import ROOT
 from tests.support.snippets import Snippet, section
 from tests.support.waiting import SECONDS, wait_for
 
-PAGE = ROOT / "docs/migrate/upgrade.md"
+PAGE = ROOT / "docs/migrate/from-stock-celery.md"
+WAY_BACK = ROOT / "docs/migrate/upgrade.md"
 
-HEAD = """
-import os
-import re
-import celery_rmq_delay
-from celery import Celery
-from celery_rmq_delay import RetryableTask
-
-app = Celery("proj", broker=os.environ["BROKER_URL"])
-app.conf.task_routes = {"proj.charge": {"queue": "payments"}}
-"""
 #: With the package and without it the same task, but for its base class.
 TASKS = """
 class Refused(Exception):
@@ -55,7 +47,7 @@ def ping(number):
     with open(os.environ["ATTEMPTS"], "a") as attempts:
         attempts.write(f"{number} 0\\n")
 """
-STOCK = HEAD.replace("import celery_rmq_delay\n", "").replace("from celery_rmq_delay import RetryableTask\n", "")
+RETRYABLE_TASKS = f"from celery_rmq_delay import RetryableTask\n{TASKS % 'base=RetryableTask, '}"
 #: The tiers of the page, and those of the test: the last one is still waited for when the app is rolled back.
 TIERS = ('["10s", "1m", "10m", "1h"]', '["1s", "40s", "10m", "1h"]')
 
@@ -152,17 +144,22 @@ def walk(managed: PrivateBroker, managed_vhost: str, tmp_path: Path) -> Iterator
     found.close()
 
 
-def blocks(heading: str, language: str) -> list[Snippet]:
-    return [each for each in section(PAGE, heading) if each.language == language]
+def blocks(page: Path, heading: str, language: str) -> list[Snippet]:
+    return [each for each in section(page, heading) if each.language == language]
 
 
-#: The package's blocks of the page.
-(SETTINGS,) = blocks("From stock Celery", "python")
-CHECK, ADOPT = blocks("From stock Celery", "sh")
-DRY_RUN, UNINSTALL = blocks("Roll back", "sh")
-(ARGUMENTS,) = blocks("Roll back", "python")
-CONFIGURED = SETTINGS.code.replace(*TIERS)
-CONSUMED = ("-Q", "celery,payments")
+#: The blocks of the pages.
+BEFORE, AFTER = blocks(PAGE, "1. Add the package to the app", "python")
+(WORKER,) = blocks(PAGE, "1. Add the package to the app", "sh")
+(CHECK,) = blocks(PAGE, "3. Check the plan and deploy", "sh")
+(ADOPT,) = blocks(PAGE, "6. Adopt the queue", "sh")
+DRY_RUN, UNINSTALL = blocks(WAY_BACK, "Roll back", "sh")
+(ARGUMENTS,) = blocks(WAY_BACK, "Roll back", "python")
+PLAN, DOCTOR = (replace(CHECK, code=line) for line in CHECK.code.splitlines())
+STOCK, CONFIGURED = BEFORE.code, AFTER.code.replace(*TIERS)
+CONSUMED = shlex.split(WORKER.code)[4:6]
+#: What `doctor` reports until the queue is adopted.
+NOT_ADOPTED = "payments: It exists without our dead-letter exchange"
 
 
 def have_tasks_waiting(walk: Walk) -> None:
@@ -186,7 +183,7 @@ def wait_for_all(walk: Walk) -> None:
 
 @pytest.mark.brokers
 def test_an_existing_queue_is_migrated_and_rolled_back_to_a_broker_without_a_trace(walk: Walk) -> None:
-    assert SETTINGS.code != CONFIGURED
+    assert AFTER.code != CONFIGURED
     walk.deploy(STOCK, TASKS % "")
     with walk.worker("stock", "proj", *CONSUMED):
         walk.send()
@@ -198,16 +195,20 @@ def test_an_existing_queue_is_migrated_and_rolled_back_to_a_broker_without_a_tra
     for _ in range(3):
         walk.send(fails=1)
 
-    walk.deploy(HEAD, CONFIGURED, TASKS % "", name="next")
-    walk.command(CHECK, 0, 1, app="next")
+    walk.deploy(CONFIGURED, TASKS % "", name="next")
+    walk.command(PLAN, 2, app="next")
+    assert "missing" in walk.command(DOCTOR, 1, app="next")
     with walk.worker("old", "proj", *CONSUMED), walk.worker("both", "next", *CONSUMED) as log:
         walk.send(fails=1, app="next")
         wait_for_all(walk)
     assert "The queue 'payments' exists with other arguments" in log.read_text()
+    walk.command(PLAN, app="next")
+    assert NOT_ADOPTED in walk.command(DOCTOR, 1, app="next")
 
-    walk.deploy(HEAD, CONFIGURED, TASKS % "base=RetryableTask, ", name="next")
+    walk.deploy(CONFIGURED, RETRYABLE_TASKS, name="next")
     with walk.worker("new", "next", *CONSUMED):
         walk.command(ADOPT, app="next")
+        assert NOT_ADOPTED not in walk.command(DOCTOR, 0, 1, app="next")
         assert [each.name for each in walk.api.policies()] == ["rmq_delay.payments"]
         have_tasks_waiting(walk)
     walk.send(fails=1, app="next")
@@ -226,7 +227,7 @@ def test_an_existing_queue_is_migrated_and_rolled_back_to_a_broker_without_a_tra
 @pytest.mark.brokers
 @pytest.mark.slow
 def test_declared_queues_are_rolled_back_with_their_arguments_and_deleted_at_the_end(walk: Walk) -> None:
-    walk.deploy(HEAD, CONFIGURED, TASKS % "base=RetryableTask, ", name="next")
+    walk.deploy(CONFIGURED, RETRYABLE_TASKS, name="next")
     with walk.worker("new", "next", *CONSUMED):
         have_tasks_waiting(walk)
 

@@ -1,0 +1,89 @@
+"""The code before and after each change of docs/migrate/from-stock-celery.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_rmq_delay.testing import MemoryLadder, exhausted
+from tests.support import ROOT
+from tests.support.snippets import section
+
+PAGE = ROOT / "docs/migrate/from-stock-celery.md"
+APP = [each.code for each in section(PAGE, "1. Add the package to the app") if each.language == "python"]
+TASKS = [each.code for each in section(PAGE, "4. Change the tasks") if each.language == "python"]
+
+
+class Failing:
+    """The gateway and the bank of the page: the gateway is down, the bank replies with the answers."""
+
+    def __init__(self) -> None:
+        self.answers: list[SimpleNamespace] = []
+
+    def charge(self, _order_id: int) -> None:
+        raise ConnectionError
+
+    def rates(self, _currency: str) -> SimpleNamespace:
+        return self.answers.pop(0)
+
+
+def module(app: str, *tasks: str) -> dict[str, Any]:
+    """Run these blocks as one module, whose tasks stay in its app."""
+    names: dict[str, Any] = {"__name__": "proj"}
+    names["gateway"] = names["bank"] = Failing()
+    for code in (app, *(each.replace("@app.task(", "@app.task(shared=False, ") for each in tasks)):
+        exec(compile(code, str(PAGE), "exec"), names)
+    return names
+
+
+@pytest.fixture
+def before() -> Iterator[dict[str, Any]]:
+    charge, _, fetch_rates, _ = TASKS
+    names = module(APP[0], charge, fetch_rates)
+    yield names
+    names["app"].close()
+
+
+@pytest.fixture
+def after() -> Iterator[tuple[dict[str, Any], MemoryLadder]]:
+    _, charge, _, fetch_rates = TASKS
+    names = module(APP[1], charge, fetch_rates)
+    with MemoryLadder(names["app"]) as ladder:
+        yield names, ladder
+    names["app"].close()
+
+
+def test_the_tasks_before_have_the_retries_that_the_page_names(before: dict[str, Any]) -> None:
+    app = before["app"]
+    app.finalize()
+    assert [app.tasks[f"proj.{name}"].max_retries for name in ("charge", "fetch_rates")] == [4, 3]
+
+
+def test_a_task_with_backoff_uses_the_ladder(after: tuple[dict[str, Any], MemoryLadder]) -> None:
+    names, ladder = after
+    story = ladder.run(names["charge"].s(7))
+    assert story.waits == [10, 60, 600, 3600]
+    exhausted(story, reason="retries_used", exception=ConnectionError)
+
+
+def test_a_task_with_countdown_waits_exactly_and_otherwise_in_the_tier_of_its_number(
+    after: tuple[dict[str, Any], MemoryLadder],
+) -> None:
+    names, ladder = after
+    names["bank"].answers = [
+        SimpleNamespace(status=429, retry_after=45),
+        SimpleNamespace(status=503),
+        SimpleNamespace(status=200, rates={"USD": 1.1}),
+    ]
+    story = ladder.run(names["fetch_rates"].s("EUR"))
+    assert (story.waits, story.tiers, story.result) == ([45, 60], [None, 2], {"USD": 1.1})
+
+
+def test_only_retry_retries_a_task_without_autoretry(after: tuple[dict[str, Any], MemoryLadder]) -> None:
+    names, ladder = after
+    story = ladder.run(names["fetch_rates"].s("EUR"))  # the bank has no answer: IndexError
+    assert story.waits == []
+    exhausted(story, reason="gave_up", exception=IndexError)
