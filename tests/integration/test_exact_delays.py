@@ -179,7 +179,7 @@ def test_plan_names_missing_objects_and_apply_leaves_nothing_to_do(lab: Lab, mak
     lab.queue(queue_of(app), **app.amqp.queues[queue_of(app)].queue_arguments)
     with app.connection_for_write() as connection:
         assert not exact_pending(connection, exact)  # none was used yet
-        call(app, 3600)
+        call(app, 20)
         level = exact.topologies[0].holding()[0]
         connection.default_channel.queue_delete(level)
         before = exact_pending(connection, exact)
