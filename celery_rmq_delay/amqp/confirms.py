@@ -18,11 +18,12 @@ from amqp.exceptions import MessageNacked
 
 from ..exceptions import NackedError, OutcomeUnknownError, PublishError, UnroutableError, UnsendableError
 from ..names import MAX_NAME_BYTES
-from .apply import renew
+from .apply import declare_nowait, renew
 
 if TYPE_CHECKING:
     from kombu import Connection
 
+    from .objects import Objects
     from .route import Route
 
 logger = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ class _Pending:
     message: amqp.Message
     route: Route
     done: Callable[[PublishError | None], None]
+    declares: Callable[[], Objects] | None = None
     returned: bool = False
     sent_at: float = 0.0
 
@@ -157,6 +159,8 @@ class ConfirmingPublisher:
         #: How many publishes were requested, and how many are written on this channel.
         self._accepted = self._published = 0
         self._pending: dict[int, _Pending] = {}
+        #: Whose objects were declared on this channel.
+        self._declared: set[Callable[[], Objects]] = set()
         self._outbox: deque[_Pending] = deque()
         self._flushing = False
         #: Callbacks that wait for confirms, and the last publish that each of them waits for.
@@ -177,13 +181,24 @@ class ConfirmingPublisher:
             each.returned = False
         self._outbox.extendleft(reversed(self._pending.values()))
         self._pending.clear()
+        self._declared.clear()
         self._published = 0
         self.flush()
 
-    def publish(self, message: amqp.Message, route: Route, done: Callable[[PublishError | None], None]) -> None:
-        """Publish ``message`` along ``route``, whose objects exist."""
+    def publish(
+        self,
+        message: amqp.Message,
+        route: Route,
+        done: Callable[[PublishError | None], None],
+        *,
+        declares: Callable[[], Objects] | None = None,
+    ) -> None:
+        """Publish ``message`` along ``route``, whose objects exist; declare those that ``declares`` returns first.
+
+        They are declared once per channel, without waiting for the reply; a refusal closes the channel.
+        """
         self._accepted += 1
-        self._outbox.append(_Pending(self._accepted, message, route, done))
+        self._outbox.append(_Pending(self._accepted, message, route, done, declares))
         self.flush()
 
     def flush(self) -> None:
@@ -203,6 +218,10 @@ class ConfirmingPublisher:
                 self._published += 1
                 self._pending[self._published] = pending
                 pending.sent_at = time.monotonic()
+                if pending.declares is not None and pending.declares not in self._declared:
+                    for each in pending.declares():
+                        declare_nowait(self._channel, each)
+                    self._declared.add(pending.declares)
                 for queue in route.leased:
                     renew(self._channel, queue)
                 # The instance's `basic_publish` waits for the confirm where the app has set ``confirm_publish``.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -62,6 +64,8 @@ class ExactDelays:
         #: By AMQP connection: a new one may lead to another broker, or to one that has lost its objects.
         self._known: WeakKeyDictionary[amqp.Connection, _Known] = WeakKeyDictionary()
         self._lock = threading.RLock()
+        #: When topologies were found unused, by name; monotonic seconds.
+        self._unused: dict[str, float] = {}
         #: Whether a missing consumer has not been logged yet; checked with every publish.
         self._warns = any(topology.consumed for topology in self.topologies)
 
@@ -166,13 +170,33 @@ class ExactDelays:
         with self._lock:
             self._known.pop(_opened(connection), None)
 
-    def declare(self, connection: Connection) -> None:
-        """Declare the objects that all queues share, of every topology in use, at a worker's start. Blocks."""
+    def in_use(self, connection: Connection, topology: Topology, *, known_for: float = 0.0) -> bool:
+        """Return whether the shared objects of a topology have to exist.
+
+        The first use of a delay declares them. Without ``apply_on_start`` no use does, and workers consume some.
+        ``known_for``: how old the answer may be, in seconds; RabbitMQ logs each inspection of a missing queue.
+        """
+        held = topology.holding()
+        if not (self.settings.apply_on_start and held) or topology.consumed is not None:
+            return True
+        if time.monotonic() - self._unused.get(topology.name, -math.inf) < known_for:
+            return False
+        if any(apply.inspect_queue(connection, name) is not None for name in dict.fromkeys((held[0], held[-1]))):
+            return True
+        self._unused[topology.name] = time.monotonic()
+        return False
+
+    def declare(self, connection: Connection, *, unused: bool = False) -> None:
+        """Declare the objects that all queues share, of every topology in use; with ``unused`` also if it is not.
+
+        Restores deleted ones at a worker's start. Blocks.
+        """
         chosen = self.topology(connection)
         for topology in self.topologies:
-            if topology is chosen or isinstance(topology, Loop):  # messages that are left in a loop need its queues
+            # Messages that are left in a loop need its queues.
+            if isinstance(topology, Loop) or (topology is chosen and (unused or self.in_use(connection, topology))):
                 self._declare(connection, Route("", "", objects=topology.frame()))
 
     def bind(self, connection: Connection, queue: str) -> None:
-        """Declare the objects that route messages to the existing queue ``queue``. Blocks."""
-        self._declare(connection, self.topology(connection).route(1, queue))
+        """Declare the objects that route due messages to the existing queue ``queue``. Blocks."""
+        self._declare(connection, Route("", "", objects=self.topology(connection).arrival(queue)))

@@ -114,12 +114,14 @@ def _asked(
     click.option(
         "--reset", is_flag=True, help="If a ladder's record is lost, replace the ladder in force. Stop workers first."
     ),
+    click.option("--exact-delays", is_flag=True, help="Declare the queues for exact delays even if none was used yet."),
     as_json,
 )
-def apply(ctx: click.Context, only: tuple[str, ...], reset: bool, as_json: bool) -> None:
-    """Declare the origin queues, their ladders, and the queues for exact delays and events.
+def apply(ctx: click.Context, only: tuple[str, ...], reset: bool, exact_delays: bool, as_json: bool) -> None:
+    """Declare the origin queues, their ladders, and the queue for events.
 
-    Workers do this at start unless apply_on_start=False.
+    Workers do this at start unless apply_on_start=False. The queues for exact delays are declared when a delay is first
+    used; with apply_on_start=False this command declares them.
     """
     rows = []
     with connected(ctx.obj.app) as (delay, connection):
@@ -132,7 +134,7 @@ def apply(ctx: click.Context, only: tuple[str, ...], reset: bool, as_json: bool)
             if each.queue in delay.differing:
                 delay.learn(each.queue, applied(connection, each).adoption)
             rows.append({"queue": each.queue, "changed": changed, "rejects": delay.rejects(each.queue)})
-        delay.exact.declare(connection)
+        delay.exact.declare(connection, unused=exact_delays)
         if delay.settings.events.on:
             declare_events(connection, delay)
     words = [
@@ -234,7 +236,7 @@ def delete_queue(
         found = []
         for each in plans(connection, delay, queues):
             inspect = partial(management.queue, each.queue) if management else None
-            found.append(delete_origin(connection, each, exact.route(1, each.queue).objects, inspect))
+            found.append(delete_origin(connection, each, exact.arrival(each.queue), inspect))
             if not as_json:
                 click.echo(text.deleted_text(found[-1]))
     if as_json:

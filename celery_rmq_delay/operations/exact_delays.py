@@ -11,6 +11,9 @@ from ..exceptions import TopologyError
 from .findings import APPLY, REDECLARE, Finding
 from .pending import Pending
 
+#: Seconds for which counts do not inspect unused exact delays again: pages count every few seconds.
+_UNUSED_FOR = 60.0
+
 if TYPE_CHECKING:
     from kombu import Connection
 
@@ -34,18 +37,20 @@ class ExactStatus:
 
 def exact_status(connection: Connection, exact: ExactDelays) -> list[ExactStatus]:
     """Return how many messages wait in each topology of the settings."""
-    return [ExactStatus(each.name, each.unit_ms, _waiting(connection, each)) for each in exact.topologies]
+    return [ExactStatus(each.name, each.unit_ms, _waiting(connection, exact, each)) for each in exact.topologies]
 
 
-def _waiting(connection: Connection, topology: Topology) -> int | None:
-    holding = topology.holding()
-    return sum(count or 0 for count in ready_counts(connection, holding).values()) if holding else None
+def _waiting(connection: Connection, exact: ExactDelays, topology: Topology) -> int | None:
+    holding = topology.holding() if exact.in_use(connection, topology, known_for=_UNUSED_FOR) else ()
+    if not holding:
+        return 0 if topology.holding() else None
+    return sum(count or 0 for count in ready_counts(connection, holding).values())
 
 
 def exact_pending(connection: Connection, exact: ExactDelays) -> Pending:
     """Return what `ExactDelays.declare` would change. Raises `TopologyError` if the broker supports no topology."""
     chosen = exact.topology(connection)
-    found = drift(connection, chosen.frame())
+    found = drift(connection, chosen.frame()) if exact.in_use(connection, chosen) else []
     return Pending(
         queue=f"exact delays ({chosen.name})",
         create=tuple(each for each in found if each.problem == "missing"),

@@ -147,7 +147,12 @@ class Redirect:
             if not self._producer.channel.is_open:
                 connection.revive(connection.channel())
                 self._producer.revive(connection.default_channel)
+        try:
             return self._publish(body, options)
+        except NotFound as error:
+            raise UnroutableError(
+                f"{error.reply_text}. Run `celery -A proj rmq-delay apply --exact-delays` as a user who may declare it."
+            ) from error
 
     def _publish(self, body: Any, options: dict[str, Any]) -> Any:
         route, channel = self._route, self._producer.channel

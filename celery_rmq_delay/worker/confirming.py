@@ -30,6 +30,7 @@ from ..exceptions import PublishError
 if TYPE_CHECKING:
     from kombu import Connection
 
+    from ..amqp.objects import Objects
     from ..amqp.route import Route
 
 logger = logging.getLogger(__name__)
@@ -213,9 +214,16 @@ class ConfirmingConnection:
 
     # -- publishing ------------------------------------------------------------------------------------------------
 
-    def publish(self, message: amqp.Message, route: Route, done: Callable[[PublishError | None], None]) -> None:
-        """Publish ``message`` along ``route`` as soon as the broker accepts it."""
-        self._safely(lambda: self._publisher.publish(message, route, done))
+    def publish(
+        self,
+        message: amqp.Message,
+        route: Route,
+        done: Callable[[PublishError | None], None],
+        *,
+        declares: Callable[[], Objects] | None = None,
+    ) -> None:
+        """Publish ``message`` along ``route`` as soon as the broker accepts it; see `ConfirmingPublisher.publish`."""
+        self._safely(lambda: self._publisher.publish(message, route, done, declares=declares))
 
     def fits(self, message: amqp.Message) -> bool:
         """Return whether the properties of ``message`` fit into one AMQP frame, as they must."""

@@ -270,7 +270,7 @@ class Settling:
         headers = self._forwarded(message, retries + 1, {**route.headers, h.CRASHES: None})
         copy = parked_copy(message, headers, route, self._broker)
         again = partial(self.park, message, delivery, task, retries, tier_index, delay_ms, before_ack)
-        self.publish(message, copy, route, again=again, before_ack=before_ack)
+        self.publish(message, copy, route, is_exact=delay_ms is not None, again=again, before_ack=before_ack)
 
     def _native_retry(self, queue: str, is_quarantined: bool) -> NativeRetry | None:
         """Return how the queue of a delivery holds its retries itself; None if it does not."""
@@ -317,6 +317,7 @@ class Settling:
         copy: Any,
         route: Route,
         *,
+        is_exact: bool = False,
         may_reject: Callable[[], bool] | None = None,
         again: Callable[[], object] | None = None,
         before_ack: Callable[[], object] = _nothing,
@@ -326,7 +327,8 @@ class Settling:
 
         If ``may_reject`` then returns true, the message is rejected instead, as its queue keeps it. With ``again``,
         neither happens, unless there is ``may_reject`` and AMQP cannot encode the copy: ``again`` is called after
-        `HOLD_AGAIN` seconds. ``before_ack`` is called just before the ack, ``after_ack`` after it.
+        `HOLD_AGAIN` seconds. ``before_ack`` is called just before the ack, ``after_ack`` after it. ``is_exact``: it
+        is the route of an exact delay, whose first use declares the objects that all queues share.
         """
         where = route.where
         message.rmq_delay_moves = True
@@ -357,7 +359,8 @@ class Settling:
             if publisher is None or _is_lost(message):
                 logger.warning(_LOST, where)  # do not duplicate it
             else:
-                publisher.publish(copy, route, settle)
+                declares = self._topology.frame if is_exact and self.delay.settings.apply_on_start else None
+                publisher.publish(copy, route, settle, declares=declares)
 
         if self._in_loop():
             act()

@@ -553,7 +553,8 @@ class WorkerSide(Settling):
             headers["eta"] = None  # the broker's clock counts; a longer eta is held again
         # Requeued, it would be delivered again at once, and look like a message of a worker that died.
         again = partial(self._hold, message, delivery, retries, eta)
-        self.publish(message, parked_copy(message, headers, route, self._broker), route, again=again)
+        copy = parked_copy(message, headers, route, self._broker)
+        self.publish(message, copy, route, is_exact=True, again=again)
 
     def _queue_of(self, tag: str) -> tuple[str, bool]:
         """Return (origin queue, whether the delivery comes from its quarantine queue)."""

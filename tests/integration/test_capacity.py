@@ -58,7 +58,7 @@ def test_the_objects_of_three_origin_queues_are_as_counted(
             ladders = ladder_counts(ladder, queue_type, len(ORIGINS), reason_routing=reasons)
             assert counted(own_broker, vhost) == ladders
             exact = ExactDelays(parse_settings({"exact_levels": 12}), queue_type)
-            exact.declare(connection)
+            exact.declare(connection, unused=True)
             for name in ORIGINS:
                 exact.bind(connection, name)
         assert counted(own_broker, vhost) == ladders + levels_counts(12, 1000, queue_type, len(ORIGINS))

@@ -84,7 +84,7 @@ def plan_of(connection: kombu.Connection) -> LadderPlan:
 def park_in_levels(connection: kombu.Connection) -> set[int]:
     exact = parking.exact_delays(**SETTINGS)
     parking.declare_queue(connection, LEVELS, "quorum")
-    exact.declare(connection)
+    exact.declare(connection, unused=True)
     exact.bind(connection, LEVELS)
     messages = [
         (number, exact.route(connection, 1000 * (4 + number % 24), LEVELS, "countdown", 0)) for number in range(PARKED)

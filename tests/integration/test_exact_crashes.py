@@ -195,7 +195,7 @@ def park_exactly(
     exact, waits = parking.exact_delays(**settings), {}
     with kombu.Connection(url) as connection:
         parking.declare_queue(connection, queue, settings["exact_queue_type"])
-        exact.declare(connection)
+        exact.declare(connection, unused=True)
 
         def messages() -> Iterator[parking.Message]:
             for number in numbers:

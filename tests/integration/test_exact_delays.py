@@ -128,11 +128,11 @@ def test_a_message_whose_queue_is_gone_when_it_is_due_is_exhausted_and_can_be_re
 
 def test_a_publisher_that_may_not_declare_uses_the_objects_of_apply(lab: Lab, make_app: MakeApp) -> None:
     app = make_app(apply_on_start=False)
-    with pytest.raises((UnroutableError, NotFound)):
+    with pytest.raises(UnroutableError, match="apply --exact-delays"):
         call(app, 0.2)
     exact = state_of(app).exact
     with app.connection_for_write() as connection:
-        exact.declare(connection)
+        exact.declare(connection)  # without apply_on_start no use declares them
         app.amqp.queues[queue_of(app)](connection.default_channel).declare()
         exact.bind(connection, queue_of(app))
 
@@ -173,14 +173,19 @@ def test_unused_queues_of_hold_expire(lab: Lab, make_app: MakeApp, monkeypatch: 
     assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
 
 
-def test_plan_names_missing_objects_and_apply_leaves_nothing_to_do(make_app: MakeApp) -> None:
+def test_plan_names_missing_objects_and_apply_leaves_nothing_to_do(lab: Lab, make_app: MakeApp) -> None:
     app = make_app(exact_delays=["levels", "loop"])
     exact = state_of(app).exact
+    lab.queue(queue_of(app), **app.amqp.queues[queue_of(app)].queue_arguments)
     with app.connection_for_write() as connection:
+        assert not exact_pending(connection, exact)  # none was used yet
+        call(app, 20)
+        level = exact.topologies[0].holding()[0]
+        connection.default_channel.queue_delete(level)
         before = exact_pending(connection, exact)
         exact.declare(connection)
         after = exact_pending(connection, exact)
-    assert {each.name for each in before.create} >= set(exact.topologies[0].holding())
+    assert [each.name for each in before.create] == [level]
     assert not after
 
 

@@ -66,7 +66,7 @@ def levels_counts(levels: int, unit_ms: int, queue_type: QueueType, origins: int
         return Counts(0, 0, 0)
     options = Options(Names("rmq_delay"), "rmq_delay.exhausted", queue_type, unit_ms, levels)
     topology = Levels(options)
-    arrivals = tuple(topology.arrival(f"queue-{number}") for number in range(origins))
+    arrivals = tuple(topology.binding(f"queue-{number}") for number in range(origins))
     found = Counts.of(topology.frame() + Objects(bindings=arrivals))
     shared = Counts.of(safety_net(options.names, options.exhausted))
     return Counts(found.queues, found.exchanges - shared.exchanges, found.bindings - shared.bindings)

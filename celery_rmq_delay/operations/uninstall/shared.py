@@ -45,7 +45,7 @@ class Shared:
         loops = every(self._queues(each.delay, each.wait) for each in self.exact.loops)
         held = all([self._hold(), self._plugin()])
         returning: dict[str, list[str]] = {
-            each.delivery: [each.arrival(name).key for name in self.queues] for each in levels
+            each.delivery: [each.binding(name).key for name in self.queues] for each in levels
         }
         if held:
             returning[arrivals(self.names)] = self.queues

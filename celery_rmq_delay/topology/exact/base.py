@@ -69,13 +69,25 @@ class Topology(Protocol):
     consumed: str | None
 
     def frame(self) -> Objects:
-        """Return the objects that all queues share."""
+        """Return the objects that all queues share.
+
+        The first use of a delay declares them; a worker does at its start if `consumed` names a queue.
+        """
+
+    def arrival(self, queue: str) -> Objects:
+        """Return the objects that route due messages to ``queue``; a worker declares them at its start."""
 
     def route(self, delay_ms: int, queue: str) -> Route:
-        """Return the route of a message to ``queue``; ``delay_ms`` is at least 1 and at most `max_ms`."""
+        """Return the route of a message to ``queue``; ``delay_ms`` is at least 1 and at most `max_ms`.
+
+        Its objects include those of `frame` and `arrival`.
+        """
 
     def holding(self) -> tuple[str, ...]:
-        """Return the queues of the frame in which messages wait; a topology may have more."""
+        """Return the queues of the frame in which messages wait, in the order of their declaration.
+
+        A topology may have more. If neither the first nor the last exists, no delay was used yet.
+        """
 
     def check(self, connection: Connection) -> None:
         """Raise `TopologyError` where the connected broker does not support the topology."""

@@ -44,6 +44,10 @@ class Hold:
         """Return the exchange that the queues share."""
         return arrival_frame(self._options)
 
+    def arrival(self, queue: str) -> Objects:
+        """Return the exchange, and its binding of ``queue``."""
+        return self._arrivals.setdefault(queue, arrival(self._options, queue))
+
     def route(self, delay_ms: int, queue: str) -> Route:
         """Return the route through the queue of this delay and destination."""
         delay = bucket(units(delay_ms, self.unit_ms)) * self.unit_ms
@@ -59,7 +63,7 @@ class Hold:
             exchange="",
             routing_key=held.name,
             delay_ms=delay,
-            objects=self._arrivals.setdefault(queue, arrival(self._options, queue)),
+            objects=self.arrival(queue),
             key=(self.name, queue),
             headers=due_headers(delay_ms, queue),
             leased=(held,),

@@ -38,7 +38,7 @@ class Levels:
         #: The number of levels, limited by RabbitMQ's longest TTL.
         self.levels = min(options.levels, (MAX_TTL_MS // options.unit_ms).bit_length())
         self.max_ms = (2**self.levels - 1) * options.unit_ms
-        self._routes: dict[tuple[int, str], Objects] = {}
+        self._routes: dict[str, Objects] = {}
         self._base = f"{options.names.prefix}.levels.{format_ms(options.unit_ms)}.{options.queue_type}"
 
     def level(self, number: int) -> str:
@@ -52,7 +52,14 @@ class Levels:
 
     def frame(self) -> Objects:
         """Return all levels."""
-        return self._levels(self.levels)
+        found = self._delivery()
+        for number in range(self.levels):
+            found += self._level(number)
+        return found
+
+    def arrival(self, queue: str) -> Objects:
+        """Return the exchange after the lowest level, and its binding of ``queue``."""
+        return self._delivery() + Objects(bindings=(self.binding(queue),))
 
     def route(self, delay_ms: int, queue: str) -> Route:
         """Return the route through the levels, from the highest bit that is set."""
@@ -61,19 +68,18 @@ class Levels:
             exchange=self.level(count.bit_length() - 1),
             routing_key=routing_key(queue, count),
             delay_ms=count * self.unit_ms,
-            objects=self._objects(count.bit_length(), queue),
-            key=(self._base, count.bit_length(), queue),
+            objects=self._objects(queue),
+            key=(self._base, queue),
             headers=due_headers(delay_ms, queue),
             sorts=self._options.sorts,
         )
 
-    def _objects(self, levels: int, queue: str) -> Objects:
-        key = levels, queue
-        if key not in self._routes:
-            self._routes[key] = self._levels(levels) + Objects(bindings=(self.arrival(queue),))
-        return self._routes[key]
+    def _objects(self, queue: str) -> Objects:
+        if queue not in self._routes:
+            self._routes[queue] = self.frame() + self.arrival(queue)
+        return self._routes[queue]
 
-    def arrival(self, queue: str) -> Binding:
+    def binding(self, queue: str) -> Binding:
         """Return the binding that routes messages to ``queue``."""
         return Binding(self.delivery, queue, key=f"{word(queue)}.#")
 
@@ -84,13 +90,9 @@ class Levels:
     def check(self, connection: Connection) -> None:
         """Do nothing: every version of RabbitMQ supports it."""
 
-    def _levels(self, count: int) -> Objects:
-        found = safety_net(self._options.names, self._options.exhausted) + Objects(
-            exchanges=(Exchange(self.delivery, "topic", undeliverable(self._options.names)),)
-        )
-        for number in range(count):
-            found += self._level(number)
-        return found
+    def _delivery(self) -> Objects:
+        exchange = Exchange(self.delivery, "topic", undeliverable(self._options.names))
+        return safety_net(self._options.names, self._options.exhausted) + Objects(exchanges=(exchange,))
 
     def _level(self, number: int) -> Objects:
         name = self.level(number)

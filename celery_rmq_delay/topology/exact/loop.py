@@ -41,6 +41,10 @@ class Loop:
         """Return both queues."""
         return self._frame
 
+    def arrival(self, queue: str) -> Objects:
+        """Return nothing: workers publish due messages to ``queue`` itself."""
+        return Objects()
+
     def _queues(self, kind: QueueType) -> Objects:
         shared = {**dict(managed_queue_arguments(kind)), **safe_dead_lettering(kind), "x-dead-letter-exchange": ""}
         delay = {**shared, "x-message-ttl": self.unit_ms, "x-dead-letter-routing-key": self.wait}

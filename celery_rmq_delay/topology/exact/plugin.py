@@ -51,10 +51,14 @@ class Plugin:
         )
         return arrival_frame(self._options) + own
 
+    def arrival(self, queue: str) -> Objects:
+        """Return the exchange for due messages, and its binding of ``queue``."""
+        return arrival(self._options, queue)
+
     def route(self, delay_ms: int, queue: str) -> Route:
         """Return the route through the exchange."""
         if queue not in self._routes:
-            self._routes[queue] = self.frame() + arrival(self._options, queue)
+            self._routes[queue] = self.frame() + self.arrival(queue)
         return Route(
             exchange=self._exchange.name,
             routing_key=queue,

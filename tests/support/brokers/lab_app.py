@@ -54,9 +54,9 @@ def opened(lab: Lab, **settings: Any) -> tuple[Celery, LadderPlan]:
 
 
 def declare_exact(lab: Lab, app: Celery) -> None:
-    """Declare the objects of exact delays, as a worker does at its start."""
+    """Declare the objects of exact delays, used or not."""
     exact = state_of(app).exact
-    exact.declare(lab.connection)
+    exact.declare(lab.connection, unused=True)
     for topology in exact.topologies:
         frame = topology.frame()
         lab.forget(*(each.name for each in frame.queues), exchanges=[each.name for each in frame.exchanges])

@@ -201,6 +201,13 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
         if self.request.retries == 0:
             raise self.retry(countdown=countdown)
 
+    @task(name="waits_then_retries")
+    def waits_then_retries(self: Any, countdown: float) -> None:
+        """Retry when the test opens the gate."""
+        note(self)
+        wait_at_the_gate()
+        raise self.retry(countdown=countdown)
+
     @task(name="facts")
     def facts(self: Any, secret: str) -> dict[str, Any]:
         """Return the options of the call that the running task has."""
