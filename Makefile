@@ -85,7 +85,7 @@ lint: ## check style, import directions, the map of folders, discarded words, an
 	@.venv/bin/lint-imports --no-cache --no-logo
 	@$(RUN) scripts/house.py --check
 	@$(RUN) scripts/words.py
-	@$(RUN) -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
 typing: ## check types
 	@$(SETUP) --group lint --group test
@@ -93,7 +93,7 @@ typing: ## check types
 
 docs: ## build the documentation into site/
 	@$(SETUP) --group docs
-	@$(RUN) -m mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 screenshots: ## take the screenshots of the admin for the documentation
 	@$(SETUP) --test-servers --group test --group demo
