@@ -202,6 +202,7 @@ def test_an_invalid_eta_makes_a_message_advance_to_the_exhausted_queue(running_c
 
 def test_a_message_that_cannot_be_parked_waits_for_another_try_and_is_no_crash(classic_exact: Lab) -> None:
     worker = classic_exact.worker()
+    runs_when_due(classic_exact, 1)  # the first use declares the levels
     level = classic_exact.app._rmq_delay.exact.topologies[0].holding()[2]  # two seconds
     with classic_exact.app.connection_for_write() as connection:
         connection.default_channel.queue_delete(level)
@@ -219,6 +220,7 @@ def test_a_message_that_cannot_be_parked_waits_for_another_try_and_is_no_crash(c
 )
 def test_a_worker_declares_objects_deleted_before_a_retry_again(classic_exact: Lab, kind: str, pool: str) -> None:
     worker = classic_exact.worker(pool)
+    assert classic_exact.task("explicit").delay(0.6).get(timeout=SECONDS) is None  # the first use declares the levels
     entry = classic_exact.app._rmq_delay.exact.topologies[0].route(600, "shop").exchange  # a level's queue has its name
     with classic_exact.app.connection_for_write() as connection:
         channel = connection.default_channel

@@ -160,6 +160,7 @@ def test_a_worker_without_apply_on_start_needs_no_permission_to_configure_ladder
 ) -> None:
     applies = make_lab(tiers=["200ms"], events=True)
     applies.worker().kill("SIGTERM")
+    run(applies.app, "apply", "--exact-delays")
     lab = make_lab(tiers=["200ms"], events=True, apply_on_start=False)
     found = users(lab)
 

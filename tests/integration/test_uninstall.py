@@ -166,7 +166,7 @@ def shop(managed: PrivateBroker, managed_vhost: str, queue_type: QueueType) -> I
 
 @pytest.fixture
 def applied(shop: Shop) -> Shop:
-    run(shop.app, "apply")
+    run(shop.app, "apply", "--exact-delays")
     return shop
 
 
@@ -195,6 +195,12 @@ def test_an_app_without_messages_leaves_no_object_but_its_declared_queues(applie
     applied.uninstall("--delete-origin")
     applied.assert_gone()
     assert applied.uninstall()["deleted"] == []
+
+
+def test_an_app_that_never_used_an_exact_delay_leaves_no_object(shop: Shop) -> None:
+    run(shop.app, "apply")
+    shop.uninstall("--delete-origin")
+    shop.assert_gone()
 
 
 def test_parked_messages_of_each_tier_keep_their_attempts_and_their_due_time(applied: Shop) -> None:
