@@ -177,6 +177,9 @@ class Immediate:
     def frame(self) -> Objects:
         return Objects(exchanges=(Exchange("in", "fanout"),), queues=(Queue("in"),), bindings=(Binding("in", "in"),))
 
+    def arrival(self, queue: str) -> Objects:
+        return arrival(self.options, queue)
+
     def route(self, delay_ms: int, queue: str) -> Route:
         return Route("in", queue, delay_ms, arrival(self.options, queue), due_headers(delay_ms, queue))
 
