@@ -1,6 +1,6 @@
 """Compare Celery's pools and prefetch windows: retries a second, their cost and their lateness, set-ups in turn.
 
-    python -m benchmarks pools                     # 3 rounds of 4,000 tasks, about 15 minutes on a quiet machine
+    python -m benchmarks pools                     # 3 rounds of 4,000 tasks, 15 to 30 minutes on a quiet machine
     python -m benchmarks pools --quick             # small numbers, to check that everything runs
     python -m benchmarks pools --rabbitmq 4.3 --queue-type quorum
     python -m benchmarks pools --docs              # and write tables and chart into the documentation

@@ -11,15 +11,15 @@ from ..exceptions import TopologyError
 from .findings import APPLY, REDECLARE, Finding
 from .pending import Pending
 
-#: Seconds for which counts do not inspect unused exact delays again: pages count every few seconds.
-_UNUSED_FOR = 60.0
-
 if TYPE_CHECKING:
     from kombu import Connection
 
     from ..app.exact import ExactDelays
     from ..app.state import AppState
     from ..topology.exact.base import Topology
+
+#: Seconds for which counts do not inspect unused exact delays again: pages count every few seconds.
+_UNUSED_FOR = 60.0
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,11 @@ def exact_status(connection: Connection, exact: ExactDelays) -> list[ExactStatus
 
 
 def _waiting(connection: Connection, exact: ExactDelays, topology: Topology) -> int | None:
-    holding = topology.holding() if exact.in_use(connection, topology, known_for=_UNUSED_FOR) else ()
+    holding = topology.holding()
     if not holding:
-        return 0 if topology.holding() else None
+        return None
+    if not exact.in_use(connection, topology, known_for=_UNUSED_FOR):
+        return 0
     return sum(count or 0 for count in ready_counts(connection, holding).values())
 
 

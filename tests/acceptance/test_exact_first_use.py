@@ -158,9 +158,13 @@ def test_the_start_of_a_worker_leaves_two_lines_about_unused_levels_in_the_broke
     classic_lab: Lab, own_broker: PrivateBroker
 ) -> None:
     classic_lab.worker("prefork", 1)
-    log = own_broker.log_path.read_text(errors="replace").splitlines()
-    lines = [line for line in log if "rmq_delay.levels" in line and classic_lab.vhost in line]
-    assert len(lines) <= 2
+
+    def lines() -> list[str]:
+        log = own_broker.log_path.read_text(errors="replace").splitlines()
+        return [line for line in log if "rmq_delay.levels" in line and classic_lab.vhost in line]
+
+    wait_for(lambda: len(lines()) >= 2, "the lines, which RabbitMQ writes later")
+    assert len(lines()) == 2
 
 
 def test_apply_declares_the_levels_on_request(classic_lab: Lab) -> None:

@@ -11,7 +11,7 @@ is from NServiceBus (its delay infrastructure for RabbitMQ has 28 levels).
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -52,6 +52,10 @@ class Levels:
 
     def frame(self) -> Objects:
         """Return all levels."""
+        return self._frame
+
+    @cached_property
+    def _frame(self) -> Objects:
         found = self._delivery()
         for number in range(self.levels):
             found += self._level(number)
