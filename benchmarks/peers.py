@@ -64,8 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="small numbers, to check that everything runs")
     parser.add_argument("--rabbitmq", default="system", help="system, 3.10, 4.0 or 4.3 (%(default)s)")
-    parser.add_argument("--rounds", type=int, help="tasks of the first phase")
-    parser.add_argument("--tasks", type=int, help="rounds of the first phase")
+    parser.add_argument("--rounds", type=int, help="rounds of the first phase")
+    parser.add_argument("--tasks", type=int, help="tasks of the first phase, in each round")
     parser.add_argument(
         "--only", nargs="+", metavar="TEXT", help="only contenders whose NAME/QUEUE contains one of these"
     )

@@ -150,7 +150,7 @@ class RetryableTask(_Task):
         queue = getattr(queue, "name", queue) or delivery.queue
         changed = bool(options) or _differs(args, request.args) or _differs(kwargs, request.kwargs)
         wanted = self._exact_ms(delay, countdown, eta)
-        if wanted is None and delay.settings.for_queue(queue) is None:  # it has no delay queues
+        if wanted is None and not delay.has_ladder(queue):  # it has no delay queues
             wanted = ladder.ttl(ladder.tier_after(request.retries), delivery.lane)
         path, tier_index = next_delay(
             delivery, ladder, request.retries, is_exact=wanted is not None, is_changed=changed or not throw

@@ -99,6 +99,11 @@ class AppState:
             and self.settings.for_queue(queue.name) is not None
         )
 
+    def has_ladder(self, name: str) -> bool:
+        """Return whether a queue of this name can have a ladder; one that the app does not know is taken as lasting."""
+        queue = self.app.amqp.queues.get(name)
+        return self.settings.for_queue(name) is not None if queue is None else self.manages(queue)
+
     def dead_letters_elsewhere(self, queue: KombuQueue) -> bool:
         """Return whether the user has declared a queue with another dead-letter exchange."""
         declared = queue.queue_arguments or {}

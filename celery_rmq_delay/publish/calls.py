@@ -15,7 +15,7 @@ from ..app.state import AppState, is_retryable
 from ..durations import aware_eta, until_ms, whole_ms
 from ..headers import LANE, exact_address
 from ..ladders import lane_of
-from .forward import Redirect, confirming, connection_of, pooled
+from .forward import Redirect, confirming, connection_of, pooled, retry_of
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -37,6 +37,10 @@ class SendTask:
         self, name: str, args: Any = None, kwargs: Any = None, countdown: Any = None, eta: Any = None, **options: Any
     ) -> Any:
         """Send the task. Raises `DelayError` for an invalid delay."""
+        retry = retry_of(options.get("task_id"))
+        if retry is not None:  # its class may have replaced the producer, or added a delay
+            given = {key: each for key, each in options.items() if key not in ("connection", "publisher")}
+            return self._send(name, args, kwargs, **{**given, "producer": retry})
         if (countdown is None and eta is None) or not self._holds(name, options):
             return self._send(name, args, kwargs, countdown=countdown, eta=eta, **options)
         what, found = ("eta", eta) if eta is not None else ("countdown", countdown)

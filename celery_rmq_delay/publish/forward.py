@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -177,6 +178,16 @@ class Redirect:
         return result
 
 
+#: The id of the task whose retry is being published, and the producer that publishes it along its route.
+_retry: ContextVar[tuple[str, Redirect] | None] = ContextVar("rmq_delay_retry", default=None)
+
+
+def retry_of(task_id: str | None) -> Redirect | None:
+    """Return the producer of the retry of this task, while `publish_retry` has not published it; else None."""
+    found = _retry.get()
+    return found[1] if found is not None and found[0] == task_id and not found[1].is_sent else None
+
+
 def publish_retry(
     delay: AppState,
     task: Task[Any, Any],
@@ -215,7 +226,11 @@ def publish_retry(
         else:
             route = delay.exact.route(connection_of(producer), delay_ms, queue, "countdown or eta", delay_ms / 1000)
         redirect = Redirect(producer, delay.exact, route)
-        apply_async(signature.args, signature.kwargs, **options, headers=headers, producer=redirect)
+        token = _retry.set((request.id, redirect))
+        try:
+            apply_async(signature.args, signature.kwargs, **options, headers=headers, producer=redirect)
+        finally:
+            _retry.reset(token)
     if not redirect.is_sent:
         raise PublishError(f"apply_async of {task.name} has published nothing.")
 

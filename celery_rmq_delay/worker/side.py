@@ -188,12 +188,15 @@ class WorkerSide(Settling):
             self.reporter.start()
 
     def add_queue(self, name: str) -> None:
-        """Apply the ladder of a consumed queue and consume its quarantined tasks.
+        """Apply the ladder of a consumed queue and consume its quarantined tasks; bind a queue that has no ladder.
 
         If that is not possible now, it is tried again. Meanwhile the queue is consumed only if a ladder was applied
         before: without one, rejected messages are lost.
         """
-        if not self._in_loop() or not self._is_consumed(name):
+        if not self._in_loop():
+            return
+        if not self._is_consumed(name):
+            self._bind(name)
             return
         if name in self.applied:
             if not self._quarantine_now.takes(name):  # its consumer was cancelled since
@@ -207,6 +210,21 @@ class WorkerSide(Settling):
             self._postpone(name, step, error)
         else:
             self._take(name)
+
+    def _bind(self, name: str) -> None:
+        """Route due messages to a consumed queue that cannot have a ladder: its retries have exact delays."""
+        app, settings = self.consumer.app, self.delay.settings
+        queue = app.amqp.queues.consume_from.get(name)
+        # Only its own connection may bind an exclusive queue.
+        if queue is None or queue.exclusive or settings.for_queue(name) is None or not settings.apply_on_start:
+            return
+        step = Step(f"The binding of queue {name}", partial(self.delay.exact.bind, queue=name), lambda: None)
+        try:
+            with beside(self.consumer.connection) as connection:
+                step.act(connection)
+        except (RmqDelayError, *self.consumer.connection_errors, *self.consumer.channel_errors) as error:
+            logger.warning("%s cannot be applied yet: %s", step.what, error)
+            self._applying_now.later(step)
 
     def cancel_queue(self, cancel: Callable[[str], object], name: str) -> None:
         """Cancel the consumer of a queue with Celery's ``cancel``, and that of its quarantined tasks."""

@@ -200,6 +200,20 @@ def test_a_retry_into_a_queue_without_a_ladder_comes_back_there_after_the_delay_
     assert (second["queue"], second["retries"]) == (None, 1)
 
 
+def test_a_retry_waits_and_runs_once_although_its_class_publishes_with_a_producer_of_its_own(
+    running_classic: Lab,
+) -> None:
+    lab = running_classic
+    result = lab.task("publishes").delay(2)
+
+    assert result.get(timeout=SECONDS) == 2
+    attempts = lab.attempts(result.id)
+    waits = [after["at"] - before["at"] for before, after in itertools.pairwise(attempts)]
+    assert [attempt["retries"] for attempt in attempts] == [0, 1, 2]
+    assert all(wait >= tier for wait, tier in zip(waits, WAITS, strict=False))
+    wait_for(lambda: lab.parked() == 0 and lab.count("shop") == 0)
+
+
 def test_retry_without_throw_publishes_the_retry_and_lets_the_task_go_on(running_classic: Lab) -> None:
     result = running_classic.task("goes_on").delay()
 

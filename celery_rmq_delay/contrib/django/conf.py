@@ -18,7 +18,7 @@ from ...history.url import problem_of, shown
 from ...settings.validators import is_integer, read_flag
 
 SETTING = "RMQ_DELAY"
-StorePayload = Literal["exhausted", "all", "never"]
+StorePayload = Literal["exhausted", "never"]
 
 NOTIFY_KINDS = ("parked", "recovered", "exhausted", "discarded_ran")
 
@@ -46,8 +46,8 @@ class Conf:
 
     #: Dotted path of the Celery app, such as ``"shop.celery.app"``; None uses the current app.
     celery_app: str | None = None
-    #: Which messages are stored: ``"exhausted"`` and ``"all"`` store those of exhausted tasks, and of parked tasks that
-    #: are discarded, which would be lost otherwise; with ``"never"`` no task can be requeued or edited.
+    #: Which messages are stored: ``"exhausted"`` stores those of exhausted tasks, and of parked tasks that are discarded,
+    #: which would be lost otherwise; with ``"never"`` no task can be requeued or edited.
     store_payload: StorePayload = "exhausted"
     #: Whether "Edit and requeue" is available.
     allow_edit: bool = False
@@ -99,8 +99,8 @@ def _check(key: str, value: Any) -> None:
 
     if key in ("HISTORY_URL", "INSIGHTS_URL") and value is not None and (problem := problem_of(value)):
         raise SettingsError(f"{SETTING}[{key!r}]", shown(value), problem)
-    if key == "STORE_PAYLOAD" and value not in ("exhausted", "all", "never"):
-        raise refuse('Write "exhausted", "all" or "never".')
+    if key == "STORE_PAYLOAD" and value not in ("exhausted", "never"):
+        raise refuse('Write "exhausted" or "never".')
     if key == "ALLOW_EDIT":
         read_flag(value, f"{SETTING}[{key!r}]")
     if key == "CELERY_APP" and not (value is None or (isinstance(value, str) and "." in value)):

@@ -261,6 +261,23 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
             raise self.retry(queue=queue)
         return "moved"
 
+    class Publishes(Noted):
+        """Publishes with a producer and a delay of its own, whatever its caller passes."""
+
+        abstract = True
+
+        def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+            with app.producer_pool.acquire(block=True) as producer:
+                return super().apply_async(args, kwargs, **{**options, "producer": producer, "countdown": 0})
+
+    @app.task(name="publishes", base=Publishes, bind=True, shared=False)
+    def publishes(self: Any, times: int) -> int:
+        """Publish a retry with other arguments, so many times."""
+        note(self)
+        if times:
+            raise self.retry(args=(times - 1,))
+        return int(self.request.retries)
+
     @task(name="goes_on")
     def goes_on(self: Any) -> str:
         note(self)

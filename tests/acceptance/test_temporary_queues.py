@@ -1,0 +1,60 @@
+"""Queues that cannot have a ladder, because they end with their consumers or with the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.waiting import SECONDS, wait_for
+from tests.support.workers.lab import TIERS, Lab
+
+BRIEF = pytest.mark.parametrize("options", [{"durable": False}, {"auto_delete": True}], ids=["transient", "auto-delete"])
+
+
+def make(make_lab: Callable[..., Lab], **options: Any) -> Lab:
+    """Return a lab with a worker that consumes the queue ``brief`` with these options, too."""
+    queues = {name: {"exchange": name, "routing_key": name} for name in ("shop", "brief")}
+    queues["brief"] |= options
+    lab = make_lab(conf={"task_queues": queues})
+    lab.worker("prefork", 1, "--queues", "shop,brief")
+    return lab
+
+
+@BRIEF
+def test_retries_of_a_temporary_queue_wait_for_the_delays_of_its_tiers(
+    make_lab: Callable[..., Lab], options: dict[str, Any]
+) -> None:
+    lab = make(make_lab, **options)
+    result = lab.task("fails").apply_async((2,), queue="brief")
+
+    assert result.get(timeout=SECONDS) == 2
+    first, second, third = lab.attempts(result.id)
+    assert (second["at"] - first["at"] >= 0.3) and (third["at"] - second["at"] >= 0.6)
+    assert [each["route"] for each in (first, second, third)] == [["", "brief"]] * 3
+
+
+@BRIEF
+def test_an_exhausted_task_of_a_temporary_queue_is_in_the_exhausted_queue(
+    make_lab: Callable[..., Lab], options: dict[str, Any]
+) -> None:
+    lab = make(make_lab, **options)
+    result = lab.task("fails").apply_async((99,), queue="brief")
+
+    (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+    assert message.headers["id"] == result.id
+    assert len(lab.attempts(result.id)) == len(TIERS) + 1
+
+
+@BRIEF
+@pytest.mark.parametrize("task", ["fails", "kills_child"])
+def test_a_temporary_queue_has_no_delay_queues_that_would_stay_in_the_broker(
+    make_lab: Callable[..., Lab], options: dict[str, Any], task: str
+) -> None:
+    lab = make(make_lab, **options)
+    result = lab.task(task).apply_async((1,), queue="brief")
+
+    wait_for(result.ready)
+    assert len(lab.attempts(result.id)) == 2
+    assert lab.counts(lab.tier_index(1, 300, "brief")) == {lab.tier_index(1, 300, "brief"): None}
