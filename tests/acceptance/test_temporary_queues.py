@@ -10,7 +10,9 @@ import pytest
 from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import TIERS, Lab
 
-BRIEF = pytest.mark.parametrize("options", [{"durable": False}, {"auto_delete": True}], ids=["transient", "auto-delete"])
+BRIEF = pytest.mark.parametrize(
+    "options", [{"durable": False}, {"auto_delete": True}], ids=["transient", "auto-delete"]
+)
 
 
 def make(make_lab: Callable[..., Lab], **options: Any) -> Lab:

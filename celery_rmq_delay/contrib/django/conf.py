@@ -46,8 +46,8 @@ class Conf:
 
     #: Dotted path of the Celery app, such as ``"shop.celery.app"``; None uses the current app.
     celery_app: str | None = None
-    #: Which messages are stored: ``"exhausted"`` stores those of exhausted tasks, and of parked tasks that are discarded,
-    #: which would be lost otherwise; with ``"never"`` no task can be requeued or edited.
+    #: Which messages are stored: ``"exhausted"`` stores those of exhausted tasks, and of parked tasks that a user
+    #: discards, which would be lost otherwise; with ``"never"`` no task can be requeued or edited.
     store_payload: StorePayload = "exhausted"
     #: Whether "Edit and requeue" is available.
     allow_edit: bool = False
