@@ -256,10 +256,11 @@ class Settling:
         Published with confirm, then acked; ``before_ack`` is called between the two. While the broker does not accept
         it, it is tried again: rejected, it would wait where its routing key leads, and a full queue would drop it.
         """
-        ttl_ms = self.delay.ladder(delivery.queue, task).ttl(tier_index, delivery.lane)
-        if delay_ms is None and not self.delay.has_ladder(delivery.queue):
-            delay_ms = ttl_ms
         if delay_ms is None:
+            ttl_ms = self.delay.ladder(delivery.queue, task).ttl(tier_index, delivery.lane)
+            if not self.delay.has_ladder(delivery.queue):
+                self.park(message, delivery, task, retries, tier_index, ttl_ms, before_ack)
+                return
             if delivery.path is RetryPath.PUBLISH:  # no apply has declared its delay queue
                 route = self.delay.plan(delivery.queue, reason_routing=True, tasks=False).route(tier_index, ttl_ms)
             else:
