@@ -66,7 +66,7 @@ def test_the_broker_is_counted_where_it_is_there(rmq_broker: Any) -> None:
     assert {each["queue"] for each in found["tiers"]} == {"stats"}
 
 
-@pytest.mark.parametrize("command", ["prune", "stats", "export"])
+@pytest.mark.parametrize("command", ["collect", "export", "insights", "monitoring", "operate", "prune", "stats"])
 def test_every_option_of_the_commands_is_documented_and_no_other(command: str) -> None:
     page = (ROOT / "docs/reference/django.md").read_text()
     section = page.split(f"## Options of `rmq_delay_{command}`")[1].split("\n## ")[0]
