@@ -327,6 +327,10 @@ def test_the_command_refuses_an_output_that_is_no_folder(tmp_path: Path) -> None
     (tmp_path / "prometheus-rules.yml").mkdir()
     with pytest.raises(CommandError, match=r"prometheus-rules\.yml: Is a directory"):
         manage("monitoring", "--output", str(tmp_path), "--force")
+    (tmp_path / "grafana-dashboard.json").unlink()
+    (tmp_path / "grafana-dashboard.json").symlink_to("/dev/full")
+    with pytest.raises(CommandError, match=r"grafana-dashboard\.json: No space left on device"):
+        manage("monitoring", "--output", str(tmp_path), "--force")
 
 
 def test_every_metric_is_documented_and_no_other(exported: dict[str, set[str]]) -> None:
