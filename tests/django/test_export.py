@@ -11,6 +11,7 @@ from typing import Any
 
 import amqp
 import pytest
+from django.core.management import CommandError
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -187,3 +188,18 @@ def test_the_command_exports_the_selection_and_notes_it_in_the_audit_log(tmp_pat
         (each.kind, each.ok, each.remaining, each.details["redacted"]) for each in Operation.objects.order_by("pk")
     ]
     assert logged == [("export", 1, 0, True), ("export", 4, 0, False)]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("/nonexistent/x.csv", r"--output: /nonexistent/x\.csv: No such file or directory"),
+        ("/dev/full", "--output: /dev/full: No space left on device"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_an_error(path: str, error: str) -> None:
+    record()
+    with pytest.raises(CommandError, match=f"^{error}$"):
+        manage("export", format="csv", output=path)
+    assert Operation.objects.count() == (path == "/dev/full"), "the audit log has an export that has not begun"

@@ -574,7 +574,8 @@ def test_errors_show_no_credentials(sqlite: Any) -> None:
         (("--load-only", "--output", "/tmp/x", "--ladder", "a=1s", "--conf", "b=c"), "--conf, --ladder cannot be used"),
         (("--output", "/tmp/x"), "use --input"),
         (("--load-only", "--output", "/tmp/x", "--master", "local"), "--master cannot be used with --load-only"),
-        (("--load-only", "--from", "yesterday"), "invalid _day value"),
+        (("--from", "yesterday"), "argument --from: found 'yesterday'; write a date, such as 2026-01-31"),
+        (("--to", "2026-02-30"), "argument --to: found '2026-02-30'; write a date, such as 2026-01-31"),
     ],
 )
 def test_options_that_make_no_sense_are_errors(sqlite: Any, options: tuple[str, ...], error: str) -> None:

@@ -180,6 +180,54 @@ def test_an_action_needs_a_selection_of_tasks(given: dict[str, Any]) -> None:
         manage("operate", "discard", **given)
 
 
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--in", "1h")])
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (("--all",), r"No exhausted tasks were found\. Nothing was changed\."),
+        (("--queue", "nope"), r"No exhausted tasks were found\. Nothing was changed\."),
+        (("--id", "a", "--id", "no", "--id", "nope"), r"Not found among the exhausted tasks: no, nope\. Nothing was"),
+        (("--id", "a", "--queue", "mails"), r"Not found among the exhausted tasks that meet the other conditions: a\."),
+    ],
+)
+def test_an_action_on_tasks_that_are_not_there_ends_with_1(
+    given: tuple[str, ...], error: str, more: tuple[str, ...]
+) -> None:
+    record(TaskState.EXHAUSTED if "a" in given else TaskState.PARKED, task_id="a", queue="payments")
+    with pytest.raises(CommandError, match=error) as caught:
+        manage("operate", "requeue", *given, *more)
+    assert caught.value.returncode == 1
+    assert not Operation.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--queue", "mails"),
+        ("--task", "mail.send"),
+        ("--error", "Refused"),
+        ("--id", "a"),
+        ("--all",),
+        ("--reason", ""),
+        ("--canary", "0"),
+        ("--rate", "0"),
+        ("--at", f"{DAY}T03:00"),
+        ("--in", "1h"),
+        ("--dry-run",),
+    ],
+)
+@pytest.mark.parametrize("runner", [("--once",), ("--operation", "1")])
+def test_options_of_an_action_are_refused_without_one(given: tuple[str, ...], runner: tuple[str, ...]) -> None:
+    operation = waiting(not_before=timezone.now())
+    with pytest.raises(CommandError, match=f"{given[0]} cannot be used without an action: write requeue, discard,"):
+        manage("operate", *given, *runner)
+    with pytest.raises(CommandError, match=f"{runner[0]} cannot be used with an action"):
+        manage("operate", "requeue", *given, *runner)
+    operation.refresh_from_db()
+    assert operation.state == State.PENDING
+    assert Operation.objects.count() == 1
+
+
 def test_a_dry_run_lists_the_tasks_and_does_nothing() -> None:
     for error in ("Timeout", "Timeout", "Refused"):
         record(exception_type=error)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import amqp
 import promql_parser
 import pytest
 from django.core.management.base import CommandError
@@ -18,10 +19,12 @@ from django.test.utils import CaptureQueriesContext
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
+from celery_rmq_delay import RetryableTask
 from celery_rmq_delay.contrib.django import prometheus
 from celery_rmq_delay.contrib.django.models import CollectorStatus, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.prune import prune
 from tests.support import ROOT, monitoring
+from tests.support.commands import run
 from tests.support.django.commands import manage
 from tests.support.django.databases import Database
 from tests.support.django.metrics import everything, tally
@@ -46,7 +49,9 @@ def samples(registry: Any = None) -> Samples:
     """Return the exposed samples: values by name and label values."""
     text, _ = prometheus.exposition(registry or prometheus.registry(max_age=0))
     found = [sample for family in plain_text(text.decode()) for sample in family.samples]
-    return {(sample.name, tuple(sample.labels.values())): sample.value for sample in found}
+    by_labels = {(sample.name, tuple(sample.labels.values())): sample.value for sample in found}
+    assert len(by_labels) == len(found), "a name and its labels occur twice: Prometheus keeps one of the values"
+    return by_labels
 
 
 def test_the_metrics_agree_with_the_tables(database: Database) -> None:
@@ -201,6 +206,21 @@ def test_the_broker_is_counted_as_well(sqlite: Database, broker: None) -> None:
     assert ("rmq_delay_broker_waiting", ("events",)) not in found
 
 
+def test_the_tiers_of_a_tasks_own_ladder_are_added_to_those_of_its_queue(sqlite: Database, rmq_vhost: str) -> None:
+    app = make(rmq_vhost)
+    app.task(base=RetryableTask, name="payments.refund", tiers=["3h", "4h", "5h"], shared=False)(make)
+    run(app, "apply")
+    parked = {"payments.retry.1.1h": 2, "payments.retry.1.3h": 3, "payments.retry.3.5h": 1}
+    with app.connection() as connection:
+        for queue, count in parked.items():
+            for _ in range(count):
+                connection.default_channel.basic_publish(amqp.Message("{}"), "", queue)
+            connection.default_channel.queue_declare(queue, passive=True)  # the broker answers when it has them
+    with of(app):
+        found = samples()
+    assert [found["rmq_delay_broker_parked", ("payments", tier)] for tier in "123"] == [5, 0, 1]
+
+
 def parsed(expression: str) -> list[tuple[Any, list[Any]]]:
     """Return each selector of an expression, and the aggregations around it, the outermost first."""
     found: list[tuple[Any, list[Any]]] = []
@@ -306,6 +326,10 @@ def test_the_command_refuses_an_output_that_is_no_folder(tmp_path: Path) -> None
         manage("monitoring", "--output", str(tmp_path / "away"))
     (tmp_path / "prometheus-rules.yml").mkdir()
     with pytest.raises(CommandError, match=r"prometheus-rules\.yml: Is a directory"):
+        manage("monitoring", "--output", str(tmp_path), "--force")
+    (tmp_path / "grafana-dashboard.json").unlink()
+    (tmp_path / "grafana-dashboard.json").symlink_to("/dev/full")
+    with pytest.raises(CommandError, match=r"grafana-dashboard\.json: No space left on device"):
         manage("monitoring", "--output", str(tmp_path), "--force")
 
 

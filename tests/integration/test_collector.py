@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import signal
 import threading
@@ -20,8 +21,10 @@ from django.db import OperationalError
 from django.db.models import Sum
 
 from celery_rmq_delay.contrib.django.collecting import batches as writing
+from celery_rmq_delay.contrib.django.collecting import health as watching
 from celery_rmq_delay.contrib.django.collecting.consumer import Consumer
 from celery_rmq_delay.contrib.django.collecting.database import Database as Collected
+from celery_rmq_delay.contrib.django.collecting.health import Health
 from celery_rmq_delay.contrib.django.collecting.reading import Reading
 from celery_rmq_delay.contrib.django.models import (
     Attempt,
@@ -77,6 +80,51 @@ def test_health_is_reported_over_http_and_by_a_file_and_sigterm_finishes_pending
     assert code == 0, output
     assert TaskRecord.objects.count() + rig.left() == 500
     assert not CollectorStatus.objects.exists()
+
+
+def test_a_health_file_that_cannot_be_written_does_not_stop_the_collector(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its folder disappears, then a file is in its place, then the folder is back."""
+    monkeypatch.setattr(watching, "_TOUCH", 0.0)
+    caplog.set_level(logging.INFO)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    health = Health(folder / "healthy")
+    folder.rmdir()
+
+    def logged() -> list[str]:
+        return [each for each in caplog.messages if "--health-file" in each]
+
+    with rig.collecting(health):
+        rig.send(*(event(f"t{number}") for number in range(20)))
+        wait_for(lambda: TaskRecord.objects.count() == 20 and rig.left() == 0, "empty queues")
+        wait_for(lambda: len(logged()) == 1, "the first error")
+        folder.touch()
+        wait_for(lambda: len(logged()) == 2, "another error")
+        folder.unlink()
+        folder.mkdir()
+        wait_for((folder / "healthy").exists, "the file")
+        wait_for(lambda: len(logged()) > 2, "the end of the errors")
+    assert [each.partition(": ")[2].partition(".")[0] for each in logged()][:2] == [
+        "No such file or directory",
+        "Not a directory",
+    ]
+    assert logged()[-1] == f"--health-file {folder / 'healthy'} is written again"
+    assert "The connection to the broker failed" not in caplog.text
+    assert Tally.objects.get().parked == 20
+
+
+def test_a_health_file_in_a_missing_folder_is_refused_before_anything_is_read(rig: Rig, tmp_path: Path) -> None:
+    rig.send(event("t"))
+    with rig.command("--once", "--health-file", str(tmp_path / "away" / "healthy")) as process:
+        code, output = ended(process)
+    assert code == 1
+    assert output.splitlines()[-1] == (
+        f"CommandError: --health-file: found {tmp_path / 'away'}: No such file or directory. "
+        "Use a folder that exists and that this process may enter."
+    )
+    assert (rig.left(), TaskRecord.objects.count()) == (1, 0)
 
 
 def test_small_batches_are_written_when_they_are_old(rig: Rig) -> None:

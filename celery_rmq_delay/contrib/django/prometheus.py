@@ -228,8 +228,10 @@ def _broker() -> Iterator[Metric]:
     yield GaugeMetricFamily("rmq_delay_broker_up", "Whether the broker's queues could be counted.", value=counts.ok)
     if not counts.ok:
         return
-    tiers = [*(((each.queue, str(each.tier)), each.parked) for each in counts.tiers), (("", "exact"), counts.exact)]
-    yield _gauge("rmq_delay_broker_parked", "Messages in the delay queues.", ["queue", "tier"], tiers)
+    parked = Counter({("", "exact"): counts.exact})
+    for each in counts.tiers:  # several delays can have the same number: a task's own ladder has tiers, too
+        parked[each.queue, str(each.tier)] += each.parked
+    yield _gauge("rmq_delay_broker_parked", "Messages in the delay queues.", ["queue", "tier"], parked.items())
     waiting = {"exhausted": counts.exhausted, "events": counts.events}
     samples = (([kind], number) for kind, number in waiting.items() if number is not None)
     yield _gauge("rmq_delay_broker_waiting", "Messages that wait for a collector.", ["kind"], samples)

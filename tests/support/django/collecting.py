@@ -82,9 +82,9 @@ class Rig:
         self.collector(once=True, **options).run()
 
     @contextmanager
-    def collecting(self, **options: Any) -> Iterator[Health]:
+    def collecting(self, health: Health | None = None, **options: Any) -> Iterator[Health]:
         """Collect in a thread for the length of the block."""
-        stop, health = threading.Event(), Health()
+        stop, health = threading.Event(), health or Health()
         collector = self.collector(stop, health, **options)
         thread = threading.Thread(target=collector.run)
         thread.start()

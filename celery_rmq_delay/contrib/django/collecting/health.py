@@ -25,22 +25,60 @@ Answer = tuple[int, str, bytes]
 Page = Callable[[], Answer]
 
 
+class HealthFile:
+    """A file that is touched once in `_TOUCH` seconds at most. Where it cannot be, that is logged, and is no error.
+
+    Raises `RmqDelayError` if its folder does not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._touched_at = float("-inf")
+        self._problem: str | None = None
+        try:
+            (path.parent / "..").stat()  # unlike `is_dir`, also an error where this process may not enter the folder
+        except OSError as error:
+            raise RmqDelayError(
+                f"--health-file: found {path.parent}: {error.strerror}. "
+                "Use a folder that exists and that this process may enter."
+            ) from error
+
+    def touch(self, now: float) -> None:
+        """Touch the file at the monotonic time ``now``, unless it was touched just before."""
+        if now - self._touched_at < _TOUCH:
+            return
+        self._touched_at = now
+        try:
+            self._path.touch()
+        except OSError as error:
+            problem = error.strerror
+            if problem != self._problem:
+                hint = "Collecting continues; create its folder, free disk space, or permit this process to write it"
+                logger.warning("--health-file %s cannot be written: %s. %s", self._path, problem, hint)
+        else:
+            problem = None
+            if self._problem is not None:
+                logger.info("--health-file %s is written again", self._path)
+        self._problem = problem
+
+
 class Health:
-    """Whether the collector is connected to the broker and can write what it receives."""
+    """Whether the collector is connected to the broker and can write what it receives.
+
+    Raises `RmqDelayError` if the folder of ``file`` does not exist.
+    """
 
     def __init__(self, file: Path | None = None) -> None:
-        self._file = file
+        self._file = None if file is None else HealthFile(file)
         self._good_at = float("-inf")
-        self._touched_at = float("-inf")
         #: The last problem; None after a good turn.
         self.problem: str | None = "It has not connected to the broker yet."
 
     def good(self) -> None:
         """Note a good turn."""
         self.problem, self._good_at = None, time.monotonic()
-        if self._file is not None and self._good_at - self._touched_at >= _TOUCH:
-            self._touched_at = self._good_at
-            self._file.touch()
+        if self._file is not None:
+            self._file.touch(self._good_at)
 
     @property
     def is_well(self) -> bool:

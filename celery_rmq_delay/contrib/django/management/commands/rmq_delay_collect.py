@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from .....stopping import stop_requested
 from ...collecting.assembly import collect
 from ...collecting.collector import MAX_BATCH, Options
 from ..long_running import LongRunningCommand
+from ..values import seconds, whole_number
 
 
 class Command(LongRunningCommand):
@@ -22,13 +22,15 @@ class Command(LongRunningCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options."""
-        parser.add_argument("--batch", type=_batch, default=1000, help="Messages per transaction (default: 1000).")
+        parser.add_argument(
+            "--batch", type=whole_number(1, MAX_BATCH), default=1000, help="Messages per transaction (default: 1000)."
+        )
         parser.add_argument("--once", action="store_true", help="Exit when the queues are empty.")
-        parser.add_argument("--max-seconds", type=float, help="Exit after this many seconds.")
+        parser.add_argument("--max-seconds", type=seconds, help="Exit after this many seconds.")
         parser.add_argument("--health-file", type=Path, help="A file to touch while the collector is healthy.")
         parser.add_argument(
             "--file-seconds",
-            type=float,
+            type=seconds,
             default=10.0,
             help="Seconds for which events are gathered into one history file before they are acked (default: 10).",
         )
@@ -49,10 +51,3 @@ class Command(LongRunningCommand):
                 collect(work, options["health_file"], options["http"], stop)
         except RmqDelayError as error:
             raise CommandError(str(error)) from error
-
-
-def _batch(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= MAX_BATCH:
-        raise ArgumentTypeError(f"found {text}; write a whole number from 1 to {MAX_BATCH}")
-    return number

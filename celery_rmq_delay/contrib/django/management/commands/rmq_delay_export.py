@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
-from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from ...models import Operation, TaskRecord, TaskState
 from ...services.actors import note_done, who_runs_this
 from ...services.export import FORMATS, export_rows
 from ..long_running import LongRunningCommand
+from ..values import day
 
 PARQUET = "parquet"
 
@@ -44,8 +44,8 @@ class Command(LongRunningCommand):
         parser.add_argument("--queue", action="append", help="only tasks of this queue; may be repeated")
         parser.add_argument("--task", action="append", help="only tasks of this name; may be repeated")
         parser.add_argument("--unredacted", action="store_true", help="do not redact messages and arguments")
-        parser.add_argument("--since", type=_day, metavar="DAY", help="parquet: the first day (UTC), like 2026-01-31")
-        parser.add_argument("--until", type=_day, metavar="DAY", help="parquet: the last day (UTC)")
+        parser.add_argument("--since", type=day, metavar="DAY", help="parquet: the first day (UTC), like 2026-01-31")
+        parser.add_argument("--until", type=day, metavar="DAY", help="parquet: the last day (UTC)")
         parser.add_argument(
             "--output",
             help="the file to write (default: standard output); parquet: a URL or folder (default: HISTORY_URL)",
@@ -65,14 +65,19 @@ class Command(LongRunningCommand):
         columns = {"state": "state", "queue": "queue", "task": "name"}
         wanted = {f"{column}__in": options[option] for option, column in columns.items() if options[option]}
         tasks, redacted = TaskRecord.objects.filter(**wanted), not options["unredacted"]
-        _log(tasks.count(), format=options["format"], redacted=redacted, filters=wanted)
+        log = partial(_log, tasks.count(), format=options["format"], redacted=redacted, filters=wanted)
         pieces = export_rows(tasks, format=options["format"], redacted=redacted)
         if options["output"] is None:
+            log()
             for piece in pieces:
                 self.stdout.write(piece.decode(), ending="")
             return
-        with Path(options["output"]).open("wb") as file:
-            file.writelines(pieces)
+        try:
+            with Path(options["output"]).open("wb") as file:
+                log()
+                file.writelines(pieces)
+        except OSError as error:
+            raise CommandError(f"--output: {options['output']}: {error.strerror}") from error
 
     def _export_history(self, options: dict[str, Any]) -> None:
         place = options["output"] or conf().history_url
@@ -103,10 +108,3 @@ def _refuse(options: dict[str, Any], *names: str, why: str) -> None:
     given = [f"--{name}" for name in names if options[name]]
     if given:
         raise CommandError(f"{', '.join(given)} cannot be used with --format {options['format']}. {why}")
-
-
-def _day(text: str) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError as error:
-        raise ArgumentTypeError(f"found {text!r}; write a date, such as 2026-01-31") from error

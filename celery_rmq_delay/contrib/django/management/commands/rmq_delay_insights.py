@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -12,6 +11,7 @@ from .....stopping import exit_at_once, handling
 from ...conf import SETTING
 from ...services.insight_runs import history_url, load, output_url, run_and_load
 from ..long_running import LongRunningCommand
+from ..values import day
 
 _OF_A_RUN = {"--from": "first", "--to": "last", "--master": "master", "--conf": "conf", "--ladder": "ladder"}
 
@@ -28,8 +28,8 @@ class Command(LongRunningCommand):
         parser.add_argument(
             "--output", metavar="URL", help="where the analytics write; default: INSIGHTS_URL, or beside the history"
         )
-        parser.add_argument("--from", dest="first", type=_day, metavar="DAY", help="the first day, as YYYY-MM-DD")
-        parser.add_argument("--to", dest="last", type=_day, metavar="DAY", help="the last day")
+        parser.add_argument("--from", dest="first", type=day, metavar="DAY", help="the first day, such as 2026-01-31")
+        parser.add_argument("--to", dest="last", type=day, metavar="DAY", help="the last day")
         parser.add_argument("--master", metavar="URL", help="Spark's master; default: this machine")
         parser.add_argument(
             "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; may be repeated"
@@ -68,7 +68,3 @@ class Command(LongRunningCommand):
         except RmqDelayError as error:
             raise CommandError(str(error)) from error
         self.write_line(f"Loaded the insights of {run} from {run.output_url}.")
-
-
-def _day(value: str) -> date:
-    return date.fromisoformat(value)

@@ -38,4 +38,4 @@ class Command(BaseCommand):
                 path.write_bytes((source / path.name).read_bytes())
                 self.stdout.write(f"Wrote {path}")
         except OSError as error:
-            raise CommandError(f"{error.filename}: {error.strerror}") from error
+            raise CommandError(f"{path}: {error.strerror}") from error

@@ -29,6 +29,13 @@ ACTIONS = {
     "run-now": (Operation.Kind.RUN_NOW, TaskState.PARKED),
 }
 CONDITIONS = {"queue": "queue", "task": "name", "error": "exception_type", "id": "task_id__in"}
+#: The options that only an action uses, and those that it does not use, with the names of their values.
+_OF_AN_ACTION = {
+    **{f"--{name}": name for name in (*CONDITIONS, "all", "reason", "canary", "rate", "at")},
+    "--in": "delay",
+    "--dry-run": "dry_run",
+}
+_OF_A_RUNNER = {"--once": "once", "--operation": "operation"}
 _SHOWN = 20
 
 
@@ -49,10 +56,8 @@ class Command(LongRunningCommand):
         selection.add_argument("--id", action="append", help="with this task id; may be repeated")
         selection.add_argument("--all", action="store_true", help="all of them")
         how = parser.add_argument_group("how")
-        how.add_argument("--reason", default="", help="why; stored with the operation")
-        how.add_argument(
-            "--canary", type=int, default=0, metavar="N", help="requeue: send N first, the rest once they recovered"
-        )
+        how.add_argument("--reason", help="why; stored with the operation")
+        how.add_argument("--canary", type=int, metavar="N", help="requeue: send N first, the rest once they recovered")
         how.add_argument("--rate", type=int, metavar="N", help="requeue: at most N per minute")
         start = how.add_mutually_exclusive_group()
         start.add_argument("--at", metavar="TIME", help="start then, such as 2026-01-31T03:00")
@@ -61,6 +66,10 @@ class Command(LongRunningCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         """Run."""
+        if options["action"]:
+            _refuse(options, _OF_A_RUNNER, "with an action: leave it out.")
+        else:
+            _refuse(options, _OF_AN_ACTION, f"without an action: write {', '.join(ACTIONS)} before it.")
         try:
             with stop_requested() as stop:
                 if options["action"]:
@@ -87,6 +96,7 @@ class Command(LongRunningCommand):
         if not (given or options["all"]):
             raise CommandError("No tasks selected: use --queue, --task, --error, --id or --all.")
         records = TaskRecord.objects.filter(state=state, **given).order_by("exhausted_at", "pk")
+        _check_found(records, state.lower(), given)
         if options["dry_run"]:
             self._show(records)
             return
@@ -94,8 +104,8 @@ class Command(LongRunningCommand):
             kind,
             records,
             actor=who_runs_this(),
-            reason=options["reason"],
-            canary=options["canary"],
+            reason=options["reason"] or "",
+            canary=options["canary"] or 0,
             rate=options["rate"],
             not_before=_start_time(options["at"], options["delay"]),
             details={"filters": given},
@@ -119,6 +129,22 @@ class Command(LongRunningCommand):
         self.write_line(f"{operation.get_state_display()}: {report(operation)}.")
         if operation.failed or operation.unknown or operation.state != Operation.State.DONE:
             raise CommandError("The operation did not succeed for all tasks.", returncode=1)
+
+
+def _refuse(options: dict[str, Any], names: dict[str, str], why: str) -> None:
+    if given := [option for option, name in names.items() if options[name] is not None and options[name] is not False]:
+        raise CommandError(f"{', '.join(given)} cannot be used {why}")
+
+
+def _check_found(records: QuerySet[TaskRecord], state: str, given: dict[str, Any]) -> None:
+    """Raise `CommandError` if there are no such tasks, or none for one of the given ids."""
+    wanted = given.get("task_id__in", [])
+    found = set(records.values_list("task_id", flat=True)) if wanted else set()
+    if missing := [each for each in dict.fromkeys(wanted) if each not in found]:
+        among = f"the {state} tasks that meet the other conditions" if len(given) > 1 else f"the {state} tasks"
+        raise CommandError(f"Not found among {among}: {', '.join(missing)}. Nothing was changed.")
+    if not records.exists():
+        raise CommandError(f"No {state} tasks were found. Nothing was changed.")
 
 
 def _start_time(at: str | None, delay: str | None) -> datetime | None:
