@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from celery_rmq_delay.app import queues
 from celery_rmq_delay.testing import MemoryLadder, exhausted
 from tests.support import ROOT
 from tests.support.snippets import section
 
 PAGE = ROOT / "docs/migrate/from-stock-celery.md"
+ADOPT = ROOT / "docs/migrate/adopt-existing-queue.md"
 APP = [each.code for each in section(PAGE, "1. Add the package to the app") if each.language == "python"]
 TASKS = [each.code for each in section(PAGE, "4. Change the tasks") if each.language == "python"]
 
@@ -87,3 +89,7 @@ def test_only_retry_retries_a_task_without_autoretry(after: tuple[dict[str, Any]
     story = ladder.run(names["fetch_rates"].s("EUR"))  # the bank has no answer: IndexError
     assert story.waits == []
     exhausted(story, reason="gave_up", exception=IndexError)
+
+
+def test_the_logger_that_the_page_silences_is_that_of_the_warning() -> None:
+    assert f'logging.getLogger("{queues.logger.name}").setLevel(logging.ERROR)' in ADOPT.read_text()
