@@ -27,9 +27,7 @@ def origin_queues(delay: AppState, only: Iterable[str] = (), connection: Connect
     neither in the app nor in the broker.
     """
     app, wanted = delay.app, list(only)
-    app.loader.import_default_modules()
-    app.finalize()
-    delay.check_tasks()
+    delay.finalize()
     for task in app.tasks.values():
         delay.routed_to(task)  # creates the queue that a route names
     queues = app.amqp.queues

@@ -31,7 +31,7 @@ CHANGES_WAIT = 2
 
 
 class Command(CeleryCommand):
-    """A command that reports an error in one line."""
+    """A command that reports an error in one line; those of several tasks in one line each."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -44,7 +44,7 @@ class Command(CeleryCommand):
         except SettingsError as error:
             if error.setting.startswith("--"):
                 raise click.UsageError(str(error), ctx) from error
-            raise click.ClickException(_line(error)) from error
+            raise click.ClickException("\n".join(map(_line, str(error).splitlines()))) from error
         except RmqDelayError as error:
             raise click.ClickException(_line(error)) from error
         except (AMQPError, KombuError, OSError) as error:
@@ -52,7 +52,7 @@ class Command(CeleryCommand):
             raise click.ClickException(f"{where}: {_line(error) or type(error).__name__}") from error
 
 
-def _line(error: Exception) -> str:
+def _line(error: object) -> str:
     return " ".join(str(error).split())
 
 

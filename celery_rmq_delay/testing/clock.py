@@ -173,8 +173,7 @@ def clock_from(environment: Mapping[str, str], app: Celery) -> LadderClock:
 
 def _delays(delay: AppState) -> set[int]:
     """Return all tiers of an app in ms."""
-    delay.app.loader.import_default_modules()
-    delay.app.finalize()
+    delay.finalize()
     return {tier for ladder in _ladders(delay) for tier in ladder.tiers_ms}
 
 
