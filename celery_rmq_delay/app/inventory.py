@@ -85,7 +85,7 @@ def connect(connection: Connection) -> None:
 
 def require_amqp(connection: Connection) -> None:
     """Raise `TransportError` where the app's broker is not an AMQP broker."""
-    driver = connection.transport.driver_type
+    driver = connection.get_transport_cls().driver_type  # an instance may need a library that is missing
     if driver != "amqp":
         raise TransportError(
             f"The broker's transport is {driver!r}: only RabbitMQ supports delay queues. Use an amqp:// broker_url."
