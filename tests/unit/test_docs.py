@@ -24,6 +24,7 @@ from celery_rmq_delay.contrib.django.conf import Conf, Notify
 from celery_rmq_delay.events import schema as events
 from celery_rmq_delay.names import Names
 from celery_rmq_delay.operations.exact_delays import ExactStatus
+from celery_rmq_delay.operations.exhausted import REASONS
 from celery_rmq_delay.operations.status import Status
 from celery_rmq_delay.settings import parser as config
 from celery_rmq_delay.testing import plugin
@@ -215,6 +216,11 @@ def test_every_header_is_documented_and_no_other() -> None:
     assert set(re.findall(r"^\| `(rmq-delay-[\w-]+)`", text, re.MULTILINE)) == {
         value for value in written if value.startswith(headers.PREFIX) and value != headers.PREFIX
     }
+
+
+def test_every_reason_by_which_exhausted_tasks_are_selected_is_documented_and_no_other() -> None:
+    text = (ROOT / "docs/reference/headers.md").read_text().split("## Why it is there")[1].split("\n## ")[0]
+    assert {*re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)} == {*REASONS}
 
 
 def test_every_signal_is_documented_with_its_arguments() -> None:
