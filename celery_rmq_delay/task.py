@@ -190,7 +190,7 @@ class RetryableTask(_Task):
     def on_bound(cls, app: Celery) -> None:
         """Raise `SettingsError` for invalid settings of the task as soon as it is bound to an app."""
         delay = find_state(app)
-        if delay is not None and cls.name is not None:
+        if delay is not None and delay.checks_bound and cls.name is not None:
             delay.check_task(cls())
 
     def signature_from_request(self, request: Any = None, *args: Any, **options: Any) -> Any:

@@ -27,9 +27,7 @@ def origin_queues(delay: AppState, only: Iterable[str] = (), connection: Connect
     neither in the app nor in the broker.
     """
     app, wanted = delay.app, list(only)
-    app.loader.import_default_modules()
-    app.finalize()
-    delay.check_tasks()
+    delay.finalize()
     for task in app.tasks.values():
         delay.routed_to(task)  # creates the queue that a route names
     queues = app.amqp.queues
@@ -87,7 +85,7 @@ def connect(connection: Connection) -> None:
 
 def require_amqp(connection: Connection) -> None:
     """Raise `TransportError` where the app's broker is not an AMQP broker."""
-    driver = connection.transport.driver_type
+    driver = connection.get_transport_cls().driver_type  # an instance may need a library that is missing
     if driver != "amqp":
         raise TransportError(
             f"The broker's transport is {driver!r}: only RabbitMQ supports delay queues. Use an amqp:// broker_url."

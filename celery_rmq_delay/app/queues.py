@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_DELETE = "delete it with `celery -A proj rmq-delay delete-queue {}` and start a worker: it declares it again."
+#: When a queue without our dead-letter exchange may not be deleted.
+KEEP = (
+    "Do not delete the queue while a process without this package may declare it: RabbitMQ would refuse that process."
+)
 
 #: RabbitMQ's error text for an argument of a queue that differs from its declaration.
 _HAS = re.compile(
@@ -114,17 +117,16 @@ class OriginQueue(Queue):
 
     def _found_differing(self, delay: AppState, error: ChannelError, connection: Connection) -> None:
         goal = f"have them rejected to {delay.settings.names.dlx(self.name)!r}"
-        adopt = f"run `celery -A proj rmq-delay adopt --queue {self.name}`, or "
+        fix = f"run `celery -A proj rmq-delay adopt --queue {self.name}`."
         if delay.has_native_retry(self.name):
-            goal, adopt = "have them wait in the queue itself", ""
-        what, hint = (
-            ("exists with other arguments", _DELETE.format(self.name))
-            if isinstance(error, PreconditionFailed)
-            else ("has arguments that this user may not compare", "allow the user to configure the queue.")
-        )
+            goal = "have them wait in the queue itself"
+            fix = f"delete it with `celery -A proj rmq-delay delete-queue {self.name}` and start a worker."
+        what, hint = "exists with other arguments", KEEP
+        if not isinstance(error, PreconditionFailed):
+            what, hint = "has arguments that this user may not compare", "Or allow the user to configure the queue."
         text = (
             f"The queue {self.name!r} {what} ({error.reply_text}). Unless it is adopted, its failed tasks are "
-            f"forwarded to their delay queues with a publish each. To {goal} instead, {adopt}{hint}"
+            f"forwarded to their delay queues with a publish each. To {goal} instead, {fix} {hint}"
         )
         if delay.settings.strict and not _is_adopted(delay, self.name, connection):
             raise TopologyError(text) from error

@@ -63,6 +63,8 @@ class AppState:
         self.adopted: dict[str, Adoption] = {}
         #: A worker's callback for a queue that is declared while it runs.
         self.on_declared: Callable[[str], None] | None = None
+        #: Whether a task is checked when it is bound; otherwise `check_tasks` follows.
+        self.checks_bound = True
         self._ladders: dict[tuple[str, str], Ladder | None] = {}
 
     @contextmanager
@@ -246,10 +248,29 @@ class AppState:
         """Return the names of all queues of the app that can have a ladder, sorted."""
         return sorted(name for name, queue in self.app.amqp.queues.items() if self.manages(queue))
 
+    def finalize(self) -> None:
+        """Import and bind the app's tasks, and check them: see `check_tasks`."""
+        self.checks_bound = False
+        try:
+            self.app.loader.import_default_modules()
+            self.app.finalize()
+        finally:
+            self.checks_bound = True
+        self.check_tasks()
+
     def check_tasks(self) -> None:
-        """Raise `SettingsError` for the first task with an invalid setting."""
-        for task in self.retryable_tasks():
+        """Raise `SettingsError` for tasks with an invalid setting: of the first one, with the other errors below it."""
+        errors = [error for task in self.retryable_tasks() if (error := self._error_of(task))]
+        if errors:
+            first, *others = errors
+            raise SettingsError(first.setting, first.found, "\n".join([first.hint, *map(str, others)])) from first
+
+    def _error_of(self, task: Any) -> SettingsError | None:
+        try:
             self.check_task(task)
+        except SettingsError as error:
+            return error
+        return None
 
     def check_task(self, task: Any) -> None:
         """Raise `SettingsError` for invalid classes, options of acking, tiers or ``max_retries`` of a task."""

@@ -11,7 +11,17 @@ from ..app.inventory import origin_queues
 from ..management.client import Management
 from ..operations import adoption
 from . import text as cli_text
-from .base import CHANGES_WAIT, Command, as_json, connected, management_option, options, show
+from .base import (
+    CHANGES_WAIT,
+    Command,
+    as_json,
+    connected,
+    management_option,
+    options,
+    require_answer,
+    show,
+    yes_option,
+)
 
 if TYPE_CHECKING:
     from ..operations.adoption import Adopter
@@ -24,7 +34,7 @@ if TYPE_CHECKING:
     click.option("--replace", is_flag=True, help="Adopt even if another policy dead-letters the queue elsewhere."),
     click.option("--force", is_flag=True, help="With --undo: do not wait for consumers that do not answer."),
     click.option("--dry-run", is_flag=True, help="Only show the changes. Exit code 2 when there are any."),
-    click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+    yes_option,
     management_option,
     as_json,
 )
@@ -38,6 +48,7 @@ def adopt(
     """
     if (replace and undo) or (force and not undo):
         raise click.UsageError("--replace is for adopting, --force for --undo.")
+    require_answer(as_json=as_json, answered=yes or dry_run)
     with (
         connected(ctx.obj.app) as (delay, connection),
         Management.of(connection, management_url, delay.settings.management_url) as management,

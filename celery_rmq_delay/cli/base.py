@@ -31,7 +31,7 @@ CHANGES_WAIT = 2
 
 
 class Command(CeleryCommand):
-    """A command that reports an error in one line."""
+    """A command that reports an error in one line; those of several tasks in one line each."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -44,7 +44,7 @@ class Command(CeleryCommand):
         except SettingsError as error:
             if error.setting.startswith("--"):
                 raise click.UsageError(str(error), ctx) from error
-            raise click.ClickException(_line(error)) from error
+            raise click.ClickException("\n".join(map(_line, str(error).splitlines()))) from error
         except RmqDelayError as error:
             raise click.ClickException(_line(error)) from error
         except (AMQPError, KombuError, OSError) as error:
@@ -52,7 +52,7 @@ class Command(CeleryCommand):
             raise click.ClickException(f"{where}: {_line(error) or type(error).__name__}") from error
 
 
-def _line(error: Exception) -> str:
+def _line(error: object) -> str:
     return " ".join(str(error).split())
 
 
@@ -74,6 +74,8 @@ scan_option = click.option(
     "--scan-limit", type=click.IntRange(1), default=SCAN_LIMIT, show_default=True, help="Messages to inspect per queue."
 )
 
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required with --json.")
+
 no_management_option = click.option("--no-management", is_flag=True, help="Do not use the management API.")
 management_option = click.option("--management-url", help=f"Base URL of the management API; also {URL_VARIABLE}.")
 
@@ -85,6 +87,12 @@ def connected(app: Celery) -> Iterator[tuple[AppState, Connection]]:
     with app.connection_for_read() as connection:
         connect(connection)
         yield delay, connection
+
+
+def require_answer(*, as_json: bool, answered: bool) -> None:
+    """Raise a usage error where a command with ``--json`` would ask."""
+    if as_json and not answered:
+        raise click.UsageError("--json does not ask for confirmation: add --yes.")
 
 
 @contextmanager

@@ -42,8 +42,10 @@ from .base import (
     no_management_option,
     only,
     options,
+    require_answer,
     scan_option,
     show,
+    yes_option,
 )
 from .capacity import capacity
 from .migrate import migrate_command
@@ -287,9 +289,7 @@ def _selecting(function: Any) -> Any:
         click.option("--task", help="Only this task, by name."),
         click.option("--queue", help="Only this origin queue."),
         click.option("--exception", help="Only this exception, with or without its module."),
-        click.option(
-            "--reason", help="Only this reason: retries_used, gave_up, crashed, undecodable, delivery_limit..."
-        ),
+        click.option("--reason", help=f"Only this reason: {', '.join(dead.REASONS)}."),
         limit_option,
         scan_option,
         as_json,
@@ -355,13 +355,14 @@ def exhausted_requeue(
 
 @exhausted.command("discard", cls=Command)
 @everything_option
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @_selecting
 def exhausted_discard(
     ctx: click.Context, selection: dead.Selection, yes: bool, limit: int | None, scan_limit: int, as_json: bool
 ) -> None:
     """Remove exhausted tasks for good."""
     selection.require()
+    require_answer(as_json=as_json, answered=yes)
     with connected(ctx.obj.app) as (delay, connection):
         settings = delay.settings
         if not yes:

@@ -23,7 +23,9 @@ from .base import (
     no_management_option,
     only,
     options,
+    require_answer,
     show,
+    yes_option,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     ),
     click.option("--discard-events", is_flag=True, help="Delete the events queue even if it is not empty."),
     click.option("--dry-run", is_flag=True, help="Only show what would be done. Exit code 2 when there is something."),
-    click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+    yes_option,
     management_option,
     no_management_option,
     as_json,
@@ -61,6 +63,7 @@ def uninstall_command(
     Waiting messages are never deleted: a queue that has any is left. Run it again to continue. Exit code 1 when
     something is left.
     """
+    require_answer(as_json=as_json, answered=yes or dry_run)
     wait_ms = 0 if wait is None else parse_ms(wait, "--wait")
     given = {**given, "wait_ms": wait_ms, "check_hidden": not no_management}
     with connected(ctx.obj.app) as (delay, connection), ExitStack() as stack:
@@ -75,7 +78,7 @@ def uninstall_command(
             if planned.refused:
                 raise RmqDelayError(planned.refused)
             if planned:
-                click.echo("\n".join(_lines(planned)), err=as_json)
+                click.echo("\n".join(_lines(planned)))
                 click.confirm("Uninstall?", abort=True, err=True)
         report = run(dry_run=dry_run)
     show(report.to_json(), "\n".join(_lines(report)), as_json=as_json)

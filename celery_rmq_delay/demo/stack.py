@@ -103,7 +103,8 @@ def worker(app: Celery, url: str, name: str) -> Iterator[KeptProcess]:
         log = home / "worker.log"
         process = KeptProcess(
             [*command, *quiet, "--hostname", f"{name}@%h"],
-            env={**os.environ, URL: url, NAME: name},
+            # The command `celery` prefers BROKER_URL, which may be that of another project, to the app's setting.
+            env={**os.environ, "BROKER_URL": str(app.conf.broker_url), URL: url, NAME: name},
             output=log,
         )
         try:

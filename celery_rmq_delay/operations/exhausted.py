@@ -51,6 +51,13 @@ class ExhaustedMessage:
         return dict(vars(self))
 
 
+#: Why a message is in the exhausted queue: the package's reasons, then those of the broker.
+REASONS = (
+    *("retries_used", "gave_up", "crashed", "undecodable", "unknown_task", "undeliverable"),
+    *("rejected", "delivery_limit", "expired", "maxlen"),
+)
+
+
 @dataclass(frozen=True)
 class Selection:
     """The selected exhausted messages: those that match all conditions.
@@ -67,6 +74,8 @@ class Selection:
     everything: bool = False
 
     def __post_init__(self) -> None:
+        if self.reason is not None and self.reason not in REASONS:
+            raise SelectionError(f"--reason: found {self.reason!r}. Write one of {', '.join(REASONS)}.")
         if self.everything and self.conditions:
             raise SelectionError("--all and a condition exclude each other: leave one out.")
 

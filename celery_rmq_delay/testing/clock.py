@@ -24,6 +24,9 @@ from .assertions import DelayLike
 #: The environment variable that passes the clock to other processes.
 VARIABLE = "CELERY_RMQ_DELAY_TEST_CLOCK"
 
+#: The variables from which a Celery process takes its broker; the command ``celery`` prefers the first.
+_BROKER = ("BROKER_URL", "CELERY_BROKER_URL")
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -134,8 +137,11 @@ class LadderClock:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment variable that passes the clock to another process."""
-        return {VARIABLE: json.dumps([getattr(self.scale, each.name) for each in fields(Scale)])}
+        """The environment variables that pass the clock and the app's present broker to another process."""
+        with self._delay.app.connection_for_write() as connection:
+            broker = ";".join(connection.alt) or connection.as_uri(include_password=True)
+        scale = json.dumps([getattr(self.scale, each.name) for each in fields(Scale)])
+        return {VARIABLE: scale, **dict.fromkeys(_BROKER, broker)}
 
     def __enter__(self) -> LadderClock:
         """Shorten the delays. Call it before workers start and before tasks are sent."""
@@ -167,8 +173,7 @@ def clock_from(environment: Mapping[str, str], app: Celery) -> LadderClock:
 
 def _delays(delay: AppState) -> set[int]:
     """Return all tiers of an app in ms."""
-    delay.app.loader.import_default_modules()
-    delay.app.finalize()
+    delay.finalize()
     return {tier for ladder in _ladders(delay) for tier in ladder.tiers_ms}
 
 

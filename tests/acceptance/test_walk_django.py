@@ -17,6 +17,7 @@ from tests.support.snippets import append, snippets, start_project, write
 from tests.support.waiting import SECONDS, wait_for
 
 QUICKSTART, ADMIN = ROOT / "docs/start/quickstart.md", ROOT / "docs/admin/first-steps.md"
+PERMISSIONS = ROOT / "docs/operate/permissions.md"
 #: Prints the texts of the admin's lists as a superuser sees them.
 SHOW = """
 import re
@@ -72,13 +73,18 @@ def commands(page: Path, program: str) -> list[str]:
     return [line for line in lines if line.startswith(program)]
 
 
+def with_admin(folder: Path, broker: str) -> Project:
+    """Return the project of the quickstart, with the admin of the tutorial."""
+    start_project(folder)
+    write(QUICKSTART, folder, "proj/celery.py", "proj/__init__.py", "payments/tasks.py")
+    append(QUICKSTART, folder, "proj/settings.py")
+    append(ADMIN, folder, "proj/settings.py")
+    return Project(folder, broker)
+
+
 @pytest.fixture
 def project(tmp_path: Path, rmq_vhost: str) -> Project:
-    start_project(tmp_path)
-    write(QUICKSTART, tmp_path, "proj/celery.py", "proj/__init__.py", "payments/tasks.py")
-    append(QUICKSTART, tmp_path, "proj/settings.py")
-    append(ADMIN, tmp_path, "proj/settings.py")
-    return Project(tmp_path, rmq_vhost)
+    return with_admin(tmp_path, rmq_vhost)
 
 
 def test_a_new_django_project_gets_a_filled_admin(project: Project) -> None:
@@ -113,3 +119,14 @@ def test_a_new_django_project_gets_a_filled_admin(project: Project) -> None:
         status = project.run(sys.executable, "-m", *commands(QUICKSTART, "celery -A proj rmq-delay")[0].split())
 
     assert "payments" in status
+
+
+def test_the_groups_of_the_page_about_permissions_have_them_in_a_new_database(tmp_path: Path) -> None:
+    project = with_admin(tmp_path, "amqp://unused.invalid//")
+    write(PERMISSIONS, tmp_path, "payments/migrations/0001_groups.py")
+    project.manage("migrate")
+    count = "from django.contrib.auth.models import Group; "
+    count += "print({group.name: group.permissions.count() for group in Group.objects.order_by('pk')})"
+    assert "{'support': 6, 'on call': 8, 'payments': 10}" in project.manage("shell", "-c", count)
+    newest = sorted((ROOT / "celery_rmq_delay/contrib/django/migrations").glob("0*.py"))[-1].stem
+    assert f'("rmq_delay", "{newest}")' in PERMISSIONS.read_text()

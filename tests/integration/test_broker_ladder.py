@@ -177,12 +177,13 @@ def test_a_worker_process_gets_the_clock_from_the_environment(
     command = [sys.executable, "-m", "celery", "-A", "clock_shop", "worker", "--pool", "prefork", "--concurrency", "1"]
     command += ["--without-gossip", "--without-mingle", "--loglevel", "INFO"]
     command += ["--include", "celery_rmq_delay.testing.scaled"]
+    monkeypatch.setenv("BROKER_URL", "amqp://another.invalid//")  # the command `celery` would prefer it
+    monkeypatch.setenv("CELERY_BROKER_URL", rmq_vhost)
     with LadderClock(clock_shop.app, longest="300ms") as clock, log.open("w") as output:
-        environment = {**os.environ, **clock.environment, "CELERY_BROKER_URL": rmq_vhost}
+        environment = {**os.environ, **clock.environment}
         with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=output) as process:
             try:
                 wait_for(lambda: " ready." in log.read_text() or process.poll() is not None, "the worker's start")
-                monkeypatch.setenv("CELERY_BROKER_URL", rmq_vhost)
                 clock_shop.charge.apply_async(countdown=3600)
                 wait_for(lambda: ": 'charged'" in log.read_text(), "the charge")
             finally:

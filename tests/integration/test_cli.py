@@ -185,6 +185,15 @@ def test_a_selection_that_contradicts_itself_or_is_empty_is_refused(classic_lab:
     for command in ("requeue", "discard"):
         assert "No messages selected" in run(app, "exhausted", command, code=2).output
         assert "exclude each other" in run(app, "exhausted", command, "--all", "a", code=2).output
+        unknown = run(app, "exhausted", command, "--reason", "nonsense", code=2).output
+        assert "--reason: found 'nonsense'. Write one of retries_used, gave_up, crashed, undecodable," in unknown
+
+
+@pytest.mark.parametrize("command", ["adopt --queue shop", "uninstall", "exhausted discard --all"])
+def test_a_command_with_json_does_not_ask_and_needs_yes(classic_lab: Lab, command: str) -> None:
+    app, _ = opened(classic_lab)
+    output = run(app, *command.split(), "--json", code=2).output
+    assert "--json does not ask for confirmation: add --yes." in output
 
 
 def test_an_origin_queue_is_deleted_and_its_messages_can_be_requeued(lab: Lab) -> None:

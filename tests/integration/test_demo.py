@@ -38,7 +38,7 @@ def demo(url: str) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.STDOUT,
         text=True,
         preexec_fn=as_a_background_job,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "BROKER_URL": "amqp://another.invalid//"},
     ) as process:
         try:
             yield process

@@ -31,8 +31,8 @@ URL = r"amqp://guest:guest@127\.0\.0\.1:\d+//"
 WITHOUT = {"test_charge.py": 3, "test_outage.py": 3, "test_with_unittest.py": 1}
 
 
-def run(folder: Path, *arguments: str) -> str:
-    environment = {name: value for name, value in os.environ.items() if name != "BROKER_URL"}
+def run(folder: Path, *arguments: str, **variables: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "BROKER_URL"} | variables
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -54,6 +54,18 @@ def test_examples_that_need_a_broker_pass_on_one(managed: PrivateBroker, tmp_pat
     urls = ("--broker-url", managed.url, "--management-url", str(managed.management_url))
     output = run(tmp_path, *urls, *WITH_BROKER)
     assert f"{sum(WITH_BROKER.values())} passed" in output
+
+
+def test_a_worker_process_of_the_page_leaves_the_queues_of_broker_url_alone(
+    managed: PrivateBroker, tmp_path: Path
+) -> None:
+    write(PAGE, tmp_path, *FILES)
+    variables = {"BROKER_URL": managed.vhost("team"), "RMQ_DELAY_MANAGEMENT_URL": str(managed.management_url)}
+    try:
+        assert "1 passed" in run(tmp_path, "test_with_process.py", **variables)
+        assert managed.rabbitmqctl("list_queues", "-p", "team", "--silent").strip() == ""
+    finally:
+        managed.delete_vhost("team")
 
 
 SCRIPTS = {

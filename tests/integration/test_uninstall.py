@@ -303,6 +303,14 @@ def test_an_adopted_queue_keeps_its_messages_and_loses_only_its_policy(shop: Sho
     assert set(shop.take()) == {"a"}
 
 
+def test_a_script_without_yes_changes_nothing_and_gets_exit_code_1(applied: Shop) -> None:
+    before = applied.trace()
+    output = run(applied.app, "uninstall", "--management-url", applied.management_url, code=1).output
+    assert "Uninstall? [y/N]" in output
+    assert "Aborted!" in output
+    assert applied.trace() == before
+
+
 def test_it_is_refused_while_a_worker_of_the_package_consumes(applied: Shop) -> None:
     before = applied.trace()
     applied.lab.channel.basic_consume("payments.quarantine", callback=bool)

@@ -54,6 +54,14 @@ def test_a_broker_that_cannot_be_used_is_an_error_in_one_line(url: str, reason: 
     assert "secret" not in result.output
 
 
+def test_redis_is_refused_by_its_transport_where_its_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kombu.transport.redis.redis", None)
+    result = demo("--broker-url", "redis://:secret@127.0.0.1/0")
+    assert result.exit_code == 1
+    assert re.match("Error: redis://.* cannot be used: The broker's transport is 'redis'", result.output)
+    assert len(result.output.splitlines()) == 1
+
+
 def test_an_empty_url_is_a_wrong_option() -> None:
     result = demo("--broker-url", "")
     assert result.exit_code == 2

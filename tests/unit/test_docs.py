@@ -10,6 +10,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -23,6 +24,7 @@ from celery_rmq_delay.contrib.django.conf import Conf, Notify
 from celery_rmq_delay.events import schema as events
 from celery_rmq_delay.names import Names
 from celery_rmq_delay.operations.exact_delays import ExactStatus
+from celery_rmq_delay.operations.exhausted import REASONS
 from celery_rmq_delay.operations.status import Status
 from celery_rmq_delay.settings import parser as config
 from celery_rmq_delay.testing import plugin
@@ -43,12 +45,15 @@ def test_python_in_the_docs_compiles(snippet: Snippet) -> None:
     compile(snippet.code, str(snippet), "exec")
 
 
+SETTING = tuple(f"{name} {sign} " for name in ("CELERY_RMQ_DELAY", "app.conf.rmq_delay") for sign in ("=", "|="))
+
+
 def settings_in(snippet: Snippet) -> list[object]:
     """Return the values of ``CELERY_RMQ_DELAY`` or ``app.conf.rmq_delay`` in a snippet."""
     return [
         eval(compile(ast.Expression(node.value), str(snippet), "eval"), {"timedelta": timedelta})
         for node in ast.walk(ast.parse(snippet.code))
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in {"CELERY_RMQ_DELAY", "app.conf.rmq_delay"}
+        if isinstance(node, ast.Assign | ast.AugAssign) and ast.unparse(node).startswith(SETTING)
     ]
 
 
@@ -60,6 +65,21 @@ def test_settings_in_the_docs_are_valid(snippet: Snippet, monkeypatch: pytest.Mo
     monkeypatch.setitem(registry._FACTORIES, "steps", registry._FACTORIES["levels"])  # a page registers a custom one
     for raw in settings_in(snippet):
         config.parse_settings(raw)
+
+
+def test_pages_that_a_reader_follows_in_turn_add_to_the_settings_of_the_earlier_ones() -> None:
+    names: dict[str, Any] = {"INSTALLED_APPS": [], "DATABASES": {"default": {}}}
+    earlier = ["start/quickstart.md", "admin/first-steps.md"]
+    later = ["admin/retention.md", "admin/redaction.md", "operate/alerts.md", "operate/keep-history.md"]
+    for page in [*earlier, *later, "start/exact-delays.md"]:
+        found = snippets(ROOT / "docs" / page)
+        shown = [each for each in found if re.search(r"^(CELERY_)?RMQ_DELAY ", each.code, re.MULTILINE)]
+        assert shown
+        for each in shown:
+            exec(compile(each.code, str(each), "exec"), names)
+    assert {"CELERY_APP", "KEEP_HISTORY_DAYS", "NOTIFY", "HISTORY_URL"} <= names["RMQ_DELAY"].keys()
+    of_celery = names["CELERY_RMQ_DELAY"].keys()
+    assert {"tiers", "queues", "redact", "exact_unit", "exact_for", "apply_on_start"} <= of_celery
 
 
 def test_the_readme_and_the_quickstart_show_settings() -> None:
@@ -196,6 +216,11 @@ def test_every_header_is_documented_and_no_other() -> None:
     assert set(re.findall(r"^\| `(rmq-delay-[\w-]+)`", text, re.MULTILINE)) == {
         value for value in written if value.startswith(headers.PREFIX) and value != headers.PREFIX
     }
+
+
+def test_every_reason_by_which_exhausted_tasks_are_selected_is_documented_and_no_other() -> None:
+    text = (ROOT / "docs/reference/headers.md").read_text().split("## Why it is there")[1].split("\n## ")[0]
+    assert {*re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)} == {*REASONS}
 
 
 def test_every_signal_is_documented_with_its_arguments() -> None:

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from celery_rmq_delay.app import queues
+from celery_rmq_delay.exceptions import SettingsError
 from celery_rmq_delay.testing import MemoryLadder, exhausted
 from tests.support import ROOT
 from tests.support.snippets import section
 
 PAGE = ROOT / "docs/migrate/from-stock-celery.md"
+ADOPT = ROOT / "docs/migrate/adopt-existing-queue.md"
 APP = [each.code for each in section(PAGE, "1. Add the package to the app") if each.language == "python"]
 TASKS = [each.code for each in section(PAGE, "4. Change the tasks") if each.language == "python"]
 
@@ -25,6 +28,8 @@ class Failing:
 
     def charge(self, _order_id: int) -> None:
         raise ConnectionError
+
+    refund = charge
 
     def rates(self, _currency: str) -> SimpleNamespace:
         return self.answers.pop(0)
@@ -41,16 +46,16 @@ def module(app: str, *tasks: str) -> dict[str, Any]:
 
 @pytest.fixture
 def before() -> Iterator[dict[str, Any]]:
-    charge, _, fetch_rates, _ = TASKS
-    names = module(APP[0], charge, fetch_rates)
+    charge, _, fetch_rates, _, refund, _ = TASKS
+    names = module(APP[0], charge, fetch_rates, refund)
     yield names
     names["app"].close()
 
 
 @pytest.fixture
 def after() -> Iterator[tuple[dict[str, Any], MemoryLadder]]:
-    _, charge, _, fetch_rates = TASKS
-    names = module(APP[1], charge, fetch_rates)
+    _, charge, _, fetch_rates, _, refund = TASKS
+    names = module(APP[1], charge, fetch_rates, refund)
     with MemoryLadder(names["app"]) as ladder:
         yield names, ladder
     names["app"].close()
@@ -60,6 +65,8 @@ def test_the_tasks_before_have_the_retries_that_the_page_names(before: dict[str,
     app = before["app"]
     app.finalize()
     assert [app.tasks[f"proj.{name}"].max_retries for name in ("charge", "fetch_rates")] == [4, 3]
+    refund = app.tasks["proj.refund"]
+    assert (refund.retry_kwargs, refund.default_retry_delay) == ({"max_retries": 5}, 180)
 
 
 def test_a_task_with_backoff_uses_the_ladder(after: tuple[dict[str, Any], MemoryLadder]) -> None:
@@ -87,3 +94,23 @@ def test_only_retry_retries_a_task_without_autoretry(after: tuple[dict[str, Any]
     story = ladder.run(names["fetch_rates"].s("EUR"))  # the bank has no answer: IndexError
     assert story.waits == []
     exhausted(story, reason="gave_up", exception=IndexError)
+
+
+def test_a_task_with_more_retries_than_tiers_keeps_them_and_its_delays(
+    after: tuple[dict[str, Any], MemoryLadder],
+) -> None:
+    names, ladder = after
+    assert ladder.run(names["refund"].s(7)).waits == [180] * 5
+
+
+def test_the_error_for_more_retries_than_tiers_is_the_one_on_the_page() -> None:
+    old, by = TASKS[4], "from celery_rmq_delay import RetryableTask\n"
+    names = module(APP[1], by + old.replace("@app.task(", "@app.task(base=RetryableTask, "))
+    with pytest.raises(SettingsError) as raised:
+        names["app"].finalize()
+    assert f"\n{raised.value}\n" in PAGE.read_text()
+    names["app"].close()
+
+
+def test_the_logger_that_the_page_silences_is_that_of_the_warning() -> None:
+    assert f'logging.getLogger("{queues.logger.name}").setLevel(logging.ERROR)' in ADOPT.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -101,6 +102,23 @@ def test_max_retries_may_be_a_property_and_may_be_set_later() -> None:
     assert app.tasks["set_later"].max_retries_set is NOT_SET
     app.tasks["set_later"].max_retries = 2
     assert app.tasks["set_later"].max_retries_set == 2
+
+
+def test_the_errors_of_all_tasks_are_reported_at_once() -> None:
+    app = bare_app({"tiers": ["1s"]})
+    delay = install(app)
+    for name, options in {"a": {"max_retries": 3}, "b": {"tiers": ["soon"]}, "c": {"acks_late": False}}.items():
+        app.task(base=RetryableTask, name=name, shared=False, **options)(pays)
+    app.task(base=RetryableTask, name="fine", shared=False)(pays)
+    for _ in range(2):
+        with pytest.raises(SettingsError) as raised:
+            delay.finalize()
+        assert re.findall(r"^(\w+) of task (\w)", str(raised.value), re.MULTILINE) == [
+            ("max_retries", "a"),
+            ("tiers", "b"),
+            ("acks_late", "c"),
+        ]
+    app.close()
 
 
 def test_a_task_defined_before_install_is_checked_too() -> None:

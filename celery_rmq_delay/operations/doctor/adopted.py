@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from ...app.queues import KEEP
 from ...management.policies import DLX, applying, differences
 from ..findings import Finding
 
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
 def dlx_missing(plan: LadderPlan, problem: str) -> Finding:
     """Return the finding that a queue has our dead-letter exchange neither by arguments nor by a policy."""
     found = f"It exists without our dead-letter exchange: every retry costs a publish with confirm. {problem}"
-    hint = (
-        f"Run `{_adopt(plan)}`. Do not delete the queue while a process without this package may declare it: RabbitMQ "
-        f"would refuse that process. The queue's exchange is {plan.names.dlx(plan.queue)}."
-    )
+    hint = f"Run `{_adopt(plan)}`. {KEEP} The queue's exchange is {plan.names.dlx(plan.queue)}."
     return Finding("dlx-missing", "warning", plan.queue, found, hint)
 
 
