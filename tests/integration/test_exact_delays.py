@@ -33,6 +33,7 @@ from celery_rmq_delay.worker.side import WorkerSide
 from tests.support.brokers.delays import TICK, assert_on_time, held
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import shop
+from tests.support.commands import run
 from tests.support.waiting import wait_for
 from tests.support.workers.roles import Permissions, add_user
 
@@ -187,6 +188,38 @@ def test_plan_names_missing_objects_and_apply_leaves_nothing_to_do(lab: Lab, mak
         after = exact_pending(connection, exact)
     assert [each.name for each in before.create] == [level]
     assert not after
+
+
+def test_levels_whose_empty_queues_were_deleted_are_counted_reported_and_restored(lab: Lab, make_app: MakeApp) -> None:
+    app = make_app(exact_unit=0.25)
+    (levels,) = state_of(app).exact.topologies
+    task_id = call(app, 0.25 * 2**6)  # waits in level 6 of 0 to 7
+    for name, count in ready_counts(lab.connection, levels.holding()).items():
+        if not count:
+            lab.channel.queue_delete(name)
+
+    (status,) = read_status(app, lab.connection).exact
+    codes = [each.code for each in examine(app, use_management=False)]
+    planned = exact_pending(lab.connection, state_of(app).exact).create
+    run(app, "apply")
+    found = ready_counts(lab.connection, levels.holding())
+
+    assert (status.waiting, "exact-missing" in codes, len(planned)) == (1, True, 7)
+    assert list(found.values()) == [0, 0, 0, 0, 0, 0, 1, 0]
+    assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
+
+
+def test_levels_are_unused_again_when_all_their_queues_were_deleted(lab: Lab, make_app: MakeApp) -> None:
+    app = make_app()
+    exact = state_of(app).exact
+    (levels,) = exact.topologies
+    exact.declare(lab.connection, unused=True)
+    assert exact.in_use(lab.connection, levels)
+
+    for name in levels.holding():
+        lab.channel.queue_delete(name)
+
+    assert not exact.in_use(lab.connection, levels)
 
 
 def test_status_counts_waiting_messages(lab: Lab, make_app: MakeApp) -> None:
