@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Declares the objects for a user who may not.
+_COMMAND = "apply --exact-delays"
+
 
 @dataclass
 class _Known:
@@ -154,9 +157,9 @@ class ExactDelays:
             if any(missing):
                 if not known.declared:
                     kept = managed_queue_arguments(self.queue_type)
-                    apply.ensure_queue(connection, Queue(self.settings.exhausted_queue, kept))
+                    apply.ensure_queue(connection, Queue(self.settings.exhausted_queue, kept), _COMMAND)
                 with connection.channel() as channel:
-                    apply.declare(channel, missing)
+                    apply.declare(channel, missing, _COMMAND)
                 known.declared.update(missing)
             known.prepared.add(route.key)
 
