@@ -203,12 +203,14 @@ def test_levels_whose_empty_queues_were_deleted_are_counted_reported_and_restore
             lab.channel.queue_delete(name)
 
     (status,) = read_status(app, lab.connection).exact
+    listed = run(app, "parked", "list").output
     codes = [each.code for each in examine(app, use_management=False)]
     planned = exact_pending(lab.connection, state_of(app).exact).create
     run(app, "apply")
     found = ready_counts(lab.connection, levels.holding())
 
     assert (status.waiting, "exact-missing" in codes, len(planned)) == (1, True, 7)
+    assert task_id in listed
     assert list(found.values()) == [0, 0, 0, 0, 0, 0, 1, 0]
     assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
 
