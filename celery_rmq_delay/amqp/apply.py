@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
     from kombu import Connection
 
 
-def declare(channel: Channel, objects: Objects) -> None:
+def declare(channel: Channel, objects: Objects, command: str = "apply") -> None:
     """Declare all objects in one pipelined burst; existing ones stay as they are.
 
-    Raises `ConflictError` where an object exists with other arguments, `TopologyError` where the user may not configure
-    it.
+    Raises `ConflictError` where an object exists with other arguments, `TopologyError` where a limit of the broker is
+    reached or the user may not configure it; ``command`` is the one that declares it for another user.
     """
-    with _explained():
+    with _explained(command):
         for found in objects:
             declare_nowait(channel, found)
         synchronise(channel)
@@ -44,17 +45,18 @@ def all_exist(connection: Connection, objects: Objects) -> bool:
     return True
 
 
-def ensure_queue(connection: Connection, queue: Queue) -> None:
-    """Declare ``queue`` unless a queue of that name exists, with any arguments."""
+def ensure_queue(connection: Connection, queue: Queue, command: str = "apply") -> None:
+    """Declare ``queue`` unless a queue of that name exists, with any arguments. Raises errors as `declare` does."""
     if ready_counts(connection, [queue.name])[queue.name] is None:
-        declare_queue(connection, queue)  # refused where another process declared it in between, with another type
+        # Refused where another process declared it in between, with another type.
+        declare_queue(connection, queue, command)
 
 
-def declare_queue(connection: Connection, queue: Queue) -> bool:
+def declare_queue(connection: Connection, queue: Queue, command: str = "apply") -> bool:
     """Declare ``queue``; return False where a queue of that name exists with other arguments."""
     try:
         with connection.channel() as channel:
-            declare(channel, Objects(queues=(queue,)))
+            declare(channel, Objects(queues=(queue,)), command)
     except ConflictError:
         return False
     return True
@@ -128,11 +130,21 @@ def renew(channel: Channel, queue: Queue) -> None:
     )
 
 
+def check_limit(error: PreconditionFailed) -> None:
+    """Raise `TopologyError` if a declaration was refused because of a limit, not because of other arguments."""
+    if re.search(r"\blimit\b.* is reached", str(error.reply_text), re.DOTALL):
+        raise TopologyError(
+            f"{error.reply_text}. Raise the limit (of a vhost: `rabbitmqctl set_vhost_limits`, max-queues), or set "
+            "exact_levels to fewer: the first use of an exact delay declares a queue for each level, 28 by default."
+        ) from error
+
+
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explained(command: str = "apply") -> Iterator[None]:
     try:
         yield
     except PreconditionFailed as error:
+        check_limit(error)
         raise ConflictError(
             f"{error.reply_text}. The object exists with other arguments, and RabbitMQ cannot change them: "
             "`celery -A proj rmq-delay doctor` lists the differences; drain and delete it, then apply again."
@@ -140,7 +152,7 @@ def _explained() -> Iterator[None]:
     except AccessRefused as error:
         raise TopologyError(
             f"{error.reply_text}. The broker's user may not configure this object: let "
-            "`celery -A proj rmq-delay apply` run as a user who may, and set apply_on_start=False."
+            f"`celery -A proj rmq-delay {command}` run as a user who may, and set apply_on_start=False."
         ) from error
 
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Declares the objects for a user who may not.
+_COMMAND = "apply --exact-delays"
+
 
 @dataclass
 class _Known:
@@ -154,9 +157,9 @@ class ExactDelays:
             if any(missing):
                 if not known.declared:
                     kept = managed_queue_arguments(self.queue_type)
-                    apply.ensure_queue(connection, Queue(self.settings.exhausted_queue, kept))
+                    apply.ensure_queue(connection, Queue(self.settings.exhausted_queue, kept), _COMMAND)
                 with connection.channel() as channel:
-                    apply.declare(channel, missing)
+                    apply.declare(channel, missing, _COMMAND)
                 known.declared.update(missing)
             known.prepared.add(route.key)
 
@@ -177,11 +180,15 @@ class ExactDelays:
         ``known_for``: how old the answer may be, in seconds; RabbitMQ logs each inspection of a missing queue.
         """
         held = topology.holding()
+        marks = [each.name for each in topology.frame().exchanges if each.auto_delete]
         if not (self.settings.apply_on_start and held) or topology.consumed is not None:
             return True
         if time.monotonic() - self._unused.get(topology.name, -math.inf) < known_for:
             return False
-        if any(apply.inspect_queue(connection, name) is not None for name in dict.fromkeys((held[0], held[-1]))):
+        # The first queue, too: an operator may have deleted the mark.
+        if any(apply.exchange_exists(connection, name) for name in marks) or any(
+            apply.inspect_queue(connection, name) is not None for name in (held[:1] if marks else held)
+        ):
             return True
         self._unused[topology.name] = time.monotonic()
         return False

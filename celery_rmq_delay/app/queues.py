@@ -11,7 +11,7 @@ from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionF
 from celery.app.amqp import Queues
 from kombu.entity import Queue
 
-from ..amqp.apply import inspect_queue
+from ..amqp.apply import check_limit, inspect_queue
 from ..amqp.connections import beside
 from ..amqp.record import read_record
 from ..exceptions import TopologyError
@@ -106,6 +106,7 @@ class OriginQueue(Queue):
             with channel.connection.channel() as probe:
                 return super().queue_declare(nowait=False, channel=probe)
         except PreconditionFailed as error:
+            check_limit(error)
             self._found_differing(delay, error, channel.connection.client)
             if kind := self._find_type(channel):
                 delay.differing_type[self.name] = kind

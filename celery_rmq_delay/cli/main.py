@@ -137,6 +137,7 @@ def apply(ctx: click.Context, only: tuple[str, ...], reset: bool, exact_delays: 
                 delay.learn(each.queue, applied(connection, each).adoption)
             rows.append({"queue": each.queue, "changed": changed, "rejects": delay.rejects(each.queue)})
         delay.exact.declare(connection, unused=exact_delays)
+        chosen = delay.exact.topology(connection)
         if delay.settings.events.on:
             declare_events(connection, delay)
     words = [
@@ -144,6 +145,8 @@ def apply(ctx: click.Context, only: tuple[str, ...], reset: bool, exact_delays: 
         + ("" if row["rejects"] else "; without our dead-letter exchange, see doctor")
         for row in rows
     ]
+    if exact_delays:
+        words.append(f"exact delays ({chosen.name}): declared")
     show(rows, "\n".join(words) or "The app has no origin queues.", as_json=as_json)
 
 

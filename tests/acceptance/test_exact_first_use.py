@@ -135,6 +135,24 @@ def test_levels_deleted_while_a_worker_runs_are_restored_by_the_next_retry(
     assert lab.count("rmq_delay.exhausted") == 0
 
 
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+def test_a_worker_start_restores_deleted_levels_while_messages_wait_in_the_middle(
+    make_lab: Callable[..., Lab], queue_type: str
+) -> None:
+    lab = make_lab(queue_type, exact_unit=UNIT)
+    assert run(lab.app, "apply").exit_code == 0
+    task_id = lab.task("facts").apply_async(("x",), countdown=UNIT * 2**6).id
+    waiting = lab.counts(*levels_of(lab).holding())
+    delete_levels(lab, *(number for number, count in enumerate(waiting.values()) if not count))
+    assert existing(lab) == 1
+
+    lab.worker("prefork", 1)
+
+    assert (existing(lab), wait_in_levels(lab)) == (28, 1)
+    wait_for(lambda: lab.attempts(task_id), "the message")
+    assert lab.count("rmq_delay.exhausted") == 0
+
+
 @pytest.mark.brokers
 def test_a_publisher_that_may_not_declare_names_the_command_that_does(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, rmq_vhost: str
@@ -172,7 +190,7 @@ def test_apply_declares_the_levels_on_request(classic_lab: Lab) -> None:
     assert existing(classic_lab) == 0
     assert run(classic_lab.app, "plan", "--no-management").exit_code == 0
 
-    assert run(classic_lab.app, "apply", "--exact-delays").exit_code == 0
+    assert run(classic_lab.app, "apply", "--exact-delays").output.endswith("\nexact delays (levels): declared\n")
 
     assert existing(classic_lab) == 28
     assert run(classic_lab.app, "plan", "--no-management").exit_code == 0

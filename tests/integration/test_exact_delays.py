@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,10 +17,12 @@ from amqp.exceptions import NotFound
 from celery import Celery
 from kombu import Connection
 
+from celery_rmq_delay import RetryableTask, install
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.confirms import ConfirmingPublisher
+from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.app.state import state_of
-from celery_rmq_delay.exceptions import OutcomeUnknownError, TopologyError, UnroutableError
+from celery_rmq_delay.exceptions import ConflictError, OutcomeUnknownError, TopologyError, UnroutableError
 from celery_rmq_delay.headers import DUE, EXCHANGE, GENERATION, ROUTING_KEY, TO
 from celery_rmq_delay.operations.doctor.examination import examine
 from celery_rmq_delay.operations.exact_delays import exact_pending
@@ -33,6 +36,8 @@ from celery_rmq_delay.worker.side import WorkerSide
 from tests.support.brokers.delays import TICK, assert_on_time, held
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import shop
+from tests.support.brokers.limits import vhost_limit
+from tests.support.commands import run
 from tests.support.waiting import wait_for
 from tests.support.workers.roles import Permissions, add_user
 
@@ -187,6 +192,88 @@ def test_plan_names_missing_objects_and_apply_leaves_nothing_to_do(lab: Lab, mak
         after = exact_pending(connection, exact)
     assert [each.name for each in before.create] == [level]
     assert not after
+
+
+def test_levels_whose_empty_queues_were_deleted_are_counted_reported_and_restored(lab: Lab, make_app: MakeApp) -> None:
+    app = make_app(exact_unit=0.25)
+    (levels,) = state_of(app).exact.topologies
+    task_id = call(app, 0.25 * 2**6)  # waits in level 6 of 0 to 7
+    for name, count in ready_counts(lab.connection, levels.holding()).items():
+        if not count:
+            lab.channel.queue_delete(name)
+
+    (status,) = read_status(app, lab.connection).exact
+    listed = run(app, "parked", "list").output
+    codes = [each.code for each in examine(app, use_management=False)]
+    planned = exact_pending(lab.connection, state_of(app).exact).create
+    run(app, "apply")
+    found = ready_counts(lab.connection, levels.holding())
+
+    assert (status.waiting, "exact-missing" in codes, len(planned)) == (1, True, 7)
+    assert task_id in listed
+    assert list(found.values()) == [0, 0, 0, 0, 0, 0, 1, 0]
+    assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
+
+
+def test_levels_are_unused_again_when_all_their_queues_were_deleted(lab: Lab, make_app: MakeApp) -> None:
+    app = make_app()
+    exact = state_of(app).exact
+    (levels,) = exact.topologies
+    exact.declare(lab.connection, unused=True)
+    assert exact.in_use(lab.connection, levels)
+
+    for name in levels.holding():
+        lab.channel.queue_delete(name)
+
+    assert not exact.in_use(lab.connection, levels)
+
+
+def test_a_limit_of_queues_is_reported_as_such_by_a_call_and_by_apply(
+    rmq_vhost: str, own_broker: PrivateBroker
+) -> None:
+    app = Celery("limited", broker=rmq_vhost, set_as_current=False)
+    app.conf.rmq_delay = {"tiers": ["10s"]}
+    install(app)
+
+    @app.task(base=RetryableTask, name="limited.charge", shared=False)
+    def charge() -> None:
+        """Do nothing: no worker runs here."""
+
+    vhost = rmq_vhost.rpartition("/")[2]
+
+    with (
+        app.connection_for_write() as connection,
+        vhost_limit(own_broker, vhost, 0),
+        pytest.raises(TopologyError, match=r"limit in vhost .* is reached.*exact_levels"),
+    ):
+        app.amqp.queues["celery"](connection.default_channel).declare()
+    run(app, "apply")
+    with app.connection_for_read() as connection:
+        plan, *_ = plans(connection, state_of(app))
+        connection.default_channel.queue_delete(plan.record_queue().name)
+        with vhost_limit(own_broker, vhost, 0):
+            began = time.monotonic()
+            refused = run(app, "apply", "--exact-delays", code=1).output
+            assert time.monotonic() - began < 20, "not retried until the end of the wait for the record"
+            with pytest.raises(TopologyError, match=r"limit in vhost .* is reached") as raised:
+                charge.apply_async(countdown=5)
+    app.close()
+    assert "is reached" in refused
+    assert "held by another process" not in refused
+    assert not isinstance(raised.value, ConflictError)
+    assert "other arguments" not in str(raised.value)
+
+
+def test_a_user_who_may_not_declare_levels_is_named_the_command_that_does(
+    lab: Lab, make_app: MakeApp, own_broker: PrivateBroker
+) -> None:
+    app = make_app()
+    lab.queue(queue_of(app), **app.amqp.queues[queue_of(app)].queue_arguments)
+    url = add_user(own_broker, lab.url, Permissions(f"^{re.escape(queue_of(app))}$", ".*", ".*"))
+    exact = state_of(app).exact
+    exact.declare(lab.connection)  # only the objects of an unused app
+    with Connection(url) as restricted, pytest.raises(TopologyError, match="rmq-delay apply --exact-delays` run"):
+        exact.declare(restricted, unused=True)
 
 
 def test_status_counts_waiting_messages(lab: Lab, make_app: MakeApp) -> None:

@@ -180,8 +180,9 @@ def test_objects_are_counted_on_the_plans(ladder: Ladder, queue_type: QueueType)
 
 @pytest.mark.parametrize("origins", [1, 5])
 def test_levels_are_counted_on_their_topology(origins: int) -> None:
-    # A level is an exchange, a queue and two bindings; one exchange delivers. The ladders have all other objects.
-    assert levels_counts(28, 1000, "classic", origins) == Counts(28, 28 + 1, 2 * 28 + origins)
+    # A level is an exchange, a queue and two bindings, and one to its mark; one exchange delivers. The ladders have all
+    # other objects.
+    assert levels_counts(28, 1000, "classic", origins) == Counts(28, 28 + 2, 3 * 28 + origins)
     assert levels_counts(0, 1000, "classic", origins) == Counts(0, 0, 0)
 
 

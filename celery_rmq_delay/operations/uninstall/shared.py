@@ -68,6 +68,7 @@ class Shared:
         queues = [*reversed(levels.holding())]
         if not self.broker.empty(queues):
             return False
+        self.broker.delete_exchange(levels.mark)  # the lowest queue, which is deleted last, shows the use, too
         for name in queues:
             self.broker.delete_exchange(name)
             if not self.broker.delete_queue(name):

@@ -26,6 +26,7 @@ __all__ = [
     "arrivals",
     "check_longest",
     "due_headers",
+    "mark",
     "safety_net",
     "undeliverable",
     "units",
@@ -86,7 +87,8 @@ class Topology(Protocol):
     def holding(self) -> tuple[str, ...]:
         """Return the queues of the frame in which messages wait, in the order of their declaration.
 
-        A topology may have more. If neither the first nor the last exists, no delay was used yet.
+        A topology may have more. If none of them exists, no delay was used yet, or nothing waits. So that not each has
+        to be inspected, a frame can contain a `mark` of them.
         """
 
     def check(self, connection: Connection) -> None:
@@ -99,6 +101,15 @@ class Topology(Protocol):
 def units(delay_ms: int, unit_ms: int) -> int:
     """Return a delay in whole units, rounded up."""
     return -(-delay_ms // unit_ms)
+
+
+def mark(name: str, queues: tuple[str, ...]) -> Objects:
+    """Return an exchange that exists as long as any of ``queues`` does; AMQP can check whether an exchange exists.
+
+    RabbitMQ deletes it with its last binding. No message is published there.
+    """
+    exchange = Exchange(name, "fanout", auto_delete=True)
+    return Objects(exchanges=(exchange,), bindings=tuple(Binding(name, queue) for queue in queues))
 
 
 def arrivals(names: Names) -> str:

@@ -20,7 +20,7 @@ from ...amqp.route import Route
 from ...durations import MAX_TTL_MS, format_ms
 from ...names import MAX_NAME_BYTES, digest
 from ..common import managed_queue_arguments, safe_dead_lettering, safety_net, undeliverable
-from .base import Options, due_headers, units
+from .base import Options, due_headers, mark, units
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -50,8 +50,13 @@ class Levels:
         """The exchange after the lowest level."""
         return f"{self._base}.deliver"
 
+    @property
+    def mark(self) -> str:
+        """The exchange that shows that a level's queue exists."""
+        return f"{self._base}.used"
+
     def frame(self) -> Objects:
-        """Return all levels."""
+        """Return all levels, and their mark."""
         return self._frame
 
     @cached_property
@@ -59,7 +64,7 @@ class Levels:
         found = self._delivery()
         for number in range(self.levels):
             found += self._level(number)
-        return found
+        return found + mark(self.mark, self.holding())
 
     def arrival(self, queue: str) -> Objects:
         """Return the exchange after the lowest level, and its binding of ``queue``."""
