@@ -27,6 +27,7 @@ __all__ = [
     "PrivateServerError",
     "PublishError",
     "RecordGoneError",
+    "RefusedError",
     "RmqDelayError",
     "SelectionError",
     "ServerNotFoundError",
@@ -132,6 +133,10 @@ class UnroutableError(PublishError):
 
 class UnsendableError(PublishError):
     """AMQP cannot carry a message: its headers are too large or of an unsupported type, or a name is too long."""
+
+
+class RefusedError(PublishError):
+    """The broker closed the channel of a message: a permission is missing, a limit is reached, or a queue is locked."""
 
 
 class NackedError(PublishError):

@@ -151,7 +151,11 @@ class RetryableTask(_Task):
         changed = bool(options) or _differs(args, request.args) or _differs(kwargs, request.kwargs)
         wanted = self._exact_ms(delay, countdown, eta)
         if wanted is None and not delay.has_ladder(queue):  # it has no delay queues
-            wanted = ladder.ttl(ladder.tier_after(request.retries), delivery.lane)
+            tier_index = ladder.tier_after(request.retries)
+            wanted = ladder.ttl(tier_index, delivery.lane)
+            if not request.rmq_delay_used_up:
+                what = f"tier {tier_index} of {self.name} on queue {queue!r}, whose tiers are exact delays"
+                delay.exact.check(wanted, what, wanted / 1000)
         path, tier_index = next_delay(
             delivery, ladder, request.retries, is_exact=wanted is not None, is_changed=changed or not throw
         )

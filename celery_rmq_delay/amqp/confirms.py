@@ -16,7 +16,14 @@ import amqp
 from amqp import spec
 from amqp.exceptions import MessageNacked
 
-from ..exceptions import NackedError, OutcomeUnknownError, PublishError, UnroutableError, UnsendableError
+from ..exceptions import (
+    NackedError,
+    OutcomeUnknownError,
+    PublishError,
+    RefusedError,
+    UnroutableError,
+    UnsendableError,
+)
 from ..names import MAX_NAME_BYTES
 from .apply import declare_nowait, renew
 
@@ -80,6 +87,23 @@ def confirmed(channel: amqp.Channel, where: str) -> Iterator[None]:
         raise OutcomeUnknownError(f"No confirm for {where!r} in {CONFIRM_TIMEOUT:g} s.") from error
 
 
+#: What a method needs, where it is always the same.
+_PERMISSIONS = {
+    "Basic.publish": "the permission *write*",
+    "Exchange.bind": "the permissions *write* and *read*",
+    "Queue.bind": "the permissions *write* and *read*",
+}
+
+
+def refusal(where: str, error: amqp.AMQPError) -> RefusedError:
+    """Return the error of a message to ``where`` for which the broker closed the channel with ``error``."""
+    text = f"The broker refused a message for {where!r}: {error.reply_text}."
+    if "refused for user" in text:  # before RabbitMQ 4 the reply does not name the permission
+        needed = _PERMISSIONS.get(error.method_name or "", "this permission")
+        text += f" Give the broker's user {needed} with `rabbitmqctl set_permissions`."
+    return RefusedError(text)
+
+
 def lease_error(route: Route, published_at: float) -> OutcomeUnknownError | None:
     """Return an error where a confirm is too late for a message published at ``published_at`` (monotonic, s)."""
     if route.leased and (time.monotonic() - published_at) * 1000 > route.lease_ms:
@@ -132,7 +156,7 @@ class _Pending:
 
 
 class ChannelEndedError(amqp.RecoverableConnectionError):
-    """The broker closed the channel of a `ConfirmingPublisher`, and so its connection; see ``reply_text``."""
+    """The broker closed the channel of a `ConfirmingPublisher`, and so its connection; see ``reply_code``."""
 
 
 def confirming_channel(connection: Connection) -> amqp.Channel:
@@ -235,11 +259,11 @@ class ConfirmingPublisher:
         finally:
             self._flushing = False
 
-    def refuse(self, error: PublishError) -> None:
-        """Call back with ``error`` for all written, unconfirmed publishes."""
+    def refuse(self, error: ChannelEndedError) -> None:
+        """Call back with a `RefusedError` for all written, unconfirmed publishes."""
         refused, self._pending = self._pending, {}
         for pending in refused.values():
-            pending.done(error)
+            pending.done(refusal(pending.route.where, error))
         self._call_back()
 
     def fits(self, message: amqp.Message) -> bool:
@@ -270,10 +294,10 @@ class ConfirmingPublisher:
             self._barriers.popleft()
             callback()
 
-    def _on_close(self, _code: int, text: str, _class_id: int, _method_id: int) -> None:
+    def _on_close(self, code: int, text: str, class_id: int, method_id: int) -> None:
         # Callbacks of a pool may swallow the error: the event loop notices the closed socket in any case.
         self._connection.connection.sock.shutdown(socket.SHUT_RDWR)
-        raise ChannelEndedError(text)
+        raise ChannelEndedError(text, (class_id, method_id), reply_code=code)
 
     def _on_return(self, _error: Exception, exchange: str, routing_key: str, message: amqp.Message) -> None:
         # The broker sends the return before the ack of the same message.

@@ -13,11 +13,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from amqp.exceptions import NotFound
+from amqp.exceptions import ChannelError, NotFound
 from kombu.pools import producers
 
 from ..amqp.capabilities import capabilities
-from ..amqp.confirms import CONFIRM_TIMEOUT, confirmed, lease_error
+from ..amqp.confirms import CONFIRM_TIMEOUT, confirmed, lease_error, refusal
 from ..amqp.connections import another
 from ..exceptions import NackedError, PublishError, UnroutableError
 from ..headers import (
@@ -104,7 +104,7 @@ class Redirect:
     def publish(self, body: Any, **options: Any) -> Any:
         """Publish the task message with confirm; later messages (events) are published as usual.
 
-        Raises `PublishError`.
+        Raises `PublishError`, also for a refused declaration of the task's queue.
         """
         if self.is_sent:
             return self._producer.publish(body, **options)
@@ -135,6 +135,17 @@ class Redirect:
         }
 
     def _send(self, body: Any, options: dict[str, Any]) -> Any:
+        try:
+            return self._try_twice(body, options)
+        except NotFound as error:
+            raise UnroutableError(
+                f"{error.reply_text}. Run `celery -A proj rmq-delay apply --exact-delays` as a user who may declare it."
+            ) from error
+        except ChannelError as error:
+            self._reopen()
+            raise refusal(self._route.where, error) from error
+
+    def _try_twice(self, body: Any, options: dict[str, Any]) -> Any:
         declared = self._producer.connection.declared_entities
         for queue in options.get("declare") or ():
             if hash(queue) not in declared:  # kombu checks that, too, but copies the queue first
@@ -143,17 +154,16 @@ class Redirect:
         try:
             return self._publish(body, options)
         except (UnroutableError, NotFound):  # declared objects were deleted
+            self._exact.forget(self._producer.connection)
+            self._reopen()
+        return self._publish(body, options)
+
+    def _reopen(self) -> None:
+        """Open the channel again if an error has closed it."""
+        if not self._producer.channel.is_open:
             connection = self._producer.connection
-            self._exact.forget(connection)
-            if not self._producer.channel.is_open:
-                connection.revive(connection.channel())
-                self._producer.revive(connection.default_channel)
-        try:
-            return self._publish(body, options)
-        except NotFound as error:
-            raise UnroutableError(
-                f"{error.reply_text}. Run `celery -A proj rmq-delay apply --exact-delays` as a user who may declare it."
-            ) from error
+            connection.revive(connection.channel())
+            self._producer.revive(connection.default_channel)
 
     def _publish(self, body: Any, options: dict[str, Any]) -> Any:
         route, channel = self._route, self._producer.channel
@@ -167,7 +177,7 @@ class Redirect:
         try:
             with confirmed(channel, route.where):
                 result = self._producer.publish(body, **options)
-        except (NackedError, UnroutableError, NotFound):
+        except (NackedError, UnroutableError, ChannelError):
             raise
         except BaseException:
             # A late confirm must not count for the next message. Closing might block, too.

@@ -25,13 +25,13 @@ from amqp import method_framing
 from ..amqp.backoff import STABLE, Backoff
 from ..amqp.confirms import ChannelEndedError, ConfirmingPublisher, confirming_channel
 from ..amqp.connections import beside, keeps_waiting
-from ..exceptions import PublishError
 
 if TYPE_CHECKING:
     from kombu import Connection
 
     from ..amqp.objects import Objects
     from ..amqp.route import Route
+    from ..exceptions import PublishError
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +182,8 @@ class ConfirmingConnection:
     thread that reads this connection. A lost connection is reopened with back-off, and unconfirmed messages are
     published again: only those that the broker had received on the lost connection can be duplicated.
 
-    ``on_missing`` is called when the broker has closed the channel: an exchange or queue may be missing.
+    ``on_missing`` is called when an exchange or queue is missing. A refused message has to wait before it is published
+    again, as each refusal ends the connection, on which other copies wait.
     """
 
     def __init__(self, consumer: Any, source: Connection, on_missing: Callable[[], object] = bool) -> None:
@@ -321,16 +322,19 @@ class ConfirmingConnection:
     def _lose(self, link: _Link, error: BaseException) -> None:
         self._drop(link)
         link.connection.collect()
-        refused = isinstance(error, ChannelEndedError) and self._publisher.written == 1
+        level = logging.WARNING
+        if time.monotonic() - link.opened_at > STABLE:
+            self._backoff.reset()
         if isinstance(error, ChannelEndedError):
-            if refused:
-                self._publisher.refuse(PublishError(f"The broker refused a message: {error.reply_text}."))
+            if self._publisher.written == 1:
+                self._publisher.refuse(error)  # which logs the cause
+                self._backoff.reset()
+                level = logging.DEBUG
             else:
                 self._careful_until = time.monotonic() + _CAREFUL
-            self._on_missing()
-        if refused or time.monotonic() - link.opened_at > STABLE:
-            self._backoff.reset()
-        self._try_later(error)
+            if error.reply_code == amqp.NotFound.code:
+                self._on_missing()
+        self._try_later(error, level)
 
     def _drop(self, link: _Link) -> None:
         """Stop using a connection. Remove it from the hub first: its file descriptor may be reused."""
@@ -338,12 +342,12 @@ class ConfirmingConnection:
         if self._consumer.hub is not None:
             self._consumer.hub.remove(link.fileno)
 
-    def _try_later(self, error: BaseException) -> None:
+    def _try_later(self, error: BaseException, level: int = logging.WARNING) -> None:
         if self._closed:
             return
         pause = self._backoff.pause()
-        logger.warning(
-            "No connection for publishing copies (%r): %d wait. Trying again in %g s", error, self.waiting, pause
+        logger.log(
+            level, "No connection for publishing copies (%r): %d wait. Trying again in %g s", error, self.waiting, pause
         )
         self._consumer.timer.call_after(pause, self._open_beside)
 

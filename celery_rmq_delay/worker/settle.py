@@ -21,7 +21,7 @@ from ..amqp.confirms import CONFIRM_TIMEOUT
 from ..amqp.copies import copy_of, nack_log_error, parked_copy
 from ..amqp.route import Route
 from ..events.failures import message_of, type_name
-from ..exceptions import PublishError, UnroutableError, UnsendableError
+from ..exceptions import PublishError, RefusedError, UnroutableError, UnsendableError
 from ..names import quarantine
 from ..redaction import shortened
 from ..retry.delivery import Delivery, RetryPath
@@ -47,7 +47,7 @@ ACKS_SHORTEST, ACKS_LONGEST = 1.0, 5.0
 #: Minimum seconds without a delivery after which a quorum queue has delivered all messages that the acks allow.
 QUIET = 0.2
 _LOST = "The connection of a message for %s was lost: it is delivered again"
-#: Seconds until the next attempt to move a message.
+#: Seconds until the next attempt to move a message, where the broker did not close the channel.
 HOLD_AGAIN = 1.0
 
 
@@ -330,8 +330,9 @@ class Settling:
 
         If ``may_reject`` then returns true, the message is rejected instead, as its queue keeps it. With ``again``,
         neither happens, unless there is ``may_reject`` and AMQP cannot encode the copy: ``again`` is called after
-        `HOLD_AGAIN` seconds. ``before_ack`` is called just before the ack, ``after_ack`` after it. ``is_exact``: it
-        is the route of an exact delay, whose first use declares the objects that all queues share.
+        `HOLD_AGAIN` seconds, or after growing pauses where each attempt ends the connection. ``before_ack`` is called
+        just before the ack, ``after_ack`` after it. ``is_exact``: it is the route of an exact delay, whose first use
+        declares the objects that all queues share.
         """
         where = route.where
         message.rmq_delay_moves = True
@@ -351,7 +352,7 @@ class Settling:
                 self._log_waiting(where, error)
                 if isinstance(error, UnroutableError):
                     self.consumer.call_soon(self.on_missing, route)  # it uses the connection that was just read
-                self.consumer.timer.call_after(HOLD_AGAIN, self.consumer.call_soon, (again,))
+                self.consumer.timer.call_after(_pause(message, error), self.consumer.call_soon, (again,))
             else:
                 logger.error("%s The message stays where it was.", error, extra={"queue": where})
                 message.reject_log_error(logger, self.consumer.connection_errors, not (may_reject and may_reject()))
@@ -381,6 +382,14 @@ class Settling:
     def dead_letters(self, queue: str) -> bool:
         """Whether a rejected message of ``queue`` stays in the broker."""
         return queue in self.applied and self.delay.rejects(queue)
+
+
+def _pause(message: Message, error: PublishError) -> float:
+    """Return the seconds until the next attempt to move a message; they grow where other copies wait for it."""
+    if not isinstance(error, RefusedError):
+        return HOLD_AGAIN
+    pauses: Backoff = vars(message).setdefault("rmq_delay_pauses", Backoff(HOLD_AGAIN))
+    return pauses.pause()
 
 
 def _is_cold() -> bool:

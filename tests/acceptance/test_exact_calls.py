@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,9 +17,11 @@ from kombu import Exchange, Queue
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.exceptions import DelayError
 from celery_rmq_delay.operations.exhausted import Selection, requeue
+from celery_rmq_delay.testing import PrivateBroker
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.lab import SETUPS, UNIT, Lab
 from tests.support.workers.other_producer import publish, task_message
+from tests.support.workers.roles import NO_LEVELS, Permissions, add_user, permit
 
 #: Seconds that a task waits while a test inspects it, and longer ones for a slow machine.
 DELAYS = (4.2, 16.8, 67.2)
@@ -212,6 +216,40 @@ def test_a_message_that_cannot_be_parked_waits_for_another_try_and_is_no_crash(c
         "shop.quarantine": 0,
         "rmq_delay.exhausted": 0,
     }
+
+
+@pytest.mark.brokers
+def test_a_refused_published_retry_is_parked_instead_and_its_copy_delays_no_other(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker
+) -> None:
+    lab = make_lab("classic", exact_unit=UNIT)
+    url = add_user(own_broker, lab.config.broker, Permissions(".*", ".*", ".*"))
+    worker = lab.worker(config=replace(lab.config, broker=url))
+    runs_when_due(lab, 1)  # the first use declares the levels
+    permit(own_broker, url, NO_LEVELS)
+
+    refused = [lab.task("waits_with").delay(0, 0.6) for _ in range(2)]
+    wait_for(lambda: worker.logs().count("its old message is parked instead") == len(refused))
+    began = time.monotonic()
+    given_up = [lab.task("gives_up").delay() for _ in range(200)]
+    wait_for(lambda: lab.count("rmq_delay.exhausted") == len(given_up))
+    time.sleep(max(0.0, began + 15 - time.monotonic()))
+    log, refusals = (
+        worker.logs(),
+        own_broker.log_path.read_text(errors="replace").count(f"in vhost '{lab.vhost}' refused"),
+    )
+    assert len(refused) * 4 <= refusals <= len(refused) * 8, "each is tried again after 1, 2, 4 and 8 seconds"
+    assert 1 <= log.count("The message waits in this worker for another try") <= 6
+    assert re.search(r"access to exchange .* Give the broker's user the permissions? \*write\*", log)
+    assert log.count("No connection for publishing copies") <= 2, "a refusal is no lost connection"
+    assert "An exchange or queue for copies is missing" not in log
+    assert [len(lab.attempts(result.id)) for result in refused] == [1, 1]
+    permit(own_broker, url, Permissions(".*", ".*", ".*"))
+
+    assert [result.get(timeout=SECONDS) for result in refused] == [1, 1]
+    for result in refused:
+        assert [attempt["n"] for attempt in lab.attempts(result.id)] == [0, 0, 1]
+    assert lab.count("rmq_delay.exhausted") == len(given_up), "a refused retry is no failure of its task"
 
 
 @pytest.mark.parametrize(

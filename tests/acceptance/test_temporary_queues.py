@@ -15,11 +15,11 @@ BRIEF = pytest.mark.parametrize(
 )
 
 
-def make(make_lab: Callable[..., Lab], **options: Any) -> Lab:
+def make(make_lab: Callable[..., Lab], settings: dict[str, Any] | None = None, **options: Any) -> Lab:
     """Return a lab with a worker that consumes the queue ``brief`` with these options, too."""
     queues = {name: {"exchange": name, "routing_key": name} for name in ("shop", "brief")}
     queues["brief"] |= options
-    lab = make_lab(conf={"task_queues": queues})
+    lab = make_lab(conf={"task_queues": queues}, **(settings or {}))
     lab.worker("prefork", 1, "--queues", "shop,brief")
     return lab
 
@@ -47,6 +47,19 @@ def test_an_exhausted_task_of_a_temporary_queue_is_in_the_exhausted_queue(
     (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
     assert message.headers["id"] == result.id
     assert len(lab.attempts(result.id)) == len(TIERS) + 1
+
+
+def test_a_tier_that_no_exact_delay_can_hold_is_named_where_its_queue_is_temporary(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make(make_lab, {"tiers": ["300ms", "20s"], "exact_unit": 0.5, "exact_levels": 2}, auto_delete=True)
+    failing = lab.task("fails").apply_async((2,), queue="brief")
+
+    (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+    assert message.headers["id"] == failing.id
+    assert message.headers["rmq-delay-message"].startswith(
+        "tier 2 of fails on queue 'brief', whose tiers are exact delays: found 20.0. The longest delay of 'levels'"
+    )
 
 
 @BRIEF

@@ -22,12 +22,13 @@ from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.confirms import ConfirmingPublisher
 from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.app.state import state_of
-from celery_rmq_delay.exceptions import ConflictError, OutcomeUnknownError, TopologyError, UnroutableError
+from celery_rmq_delay.exceptions import ConflictError, OutcomeUnknownError, RefusedError, TopologyError, UnroutableError
 from celery_rmq_delay.headers import DUE, EXCHANGE, GENERATION, ROUTING_KEY, TO
 from celery_rmq_delay.operations.doctor.examination import examine
 from celery_rmq_delay.operations.exact_delays import exact_pending
 from celery_rmq_delay.operations.exhausted import Selection, list_exhausted, requeue
 from celery_rmq_delay.operations.status import read_status
+from celery_rmq_delay.publish import forward
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.exact.loop import Loop
 from celery_rmq_delay.topology.exact.plugin import Plugin
@@ -35,11 +36,11 @@ from celery_rmq_delay.worker.loop import Releaser
 from celery_rmq_delay.worker.side import WorkerSide
 from tests.support.brokers.delays import TICK, assert_on_time, held
 from tests.support.brokers.lab import Lab
-from tests.support.brokers.lab_app import shop
+from tests.support.brokers.lab_app import declare_exact, shop
 from tests.support.brokers.limits import vhost_limit
 from tests.support.commands import run
 from tests.support.waiting import wait_for
-from tests.support.workers.roles import Permissions, add_user
+from tests.support.workers.roles import NO_LEVELS, Permissions, add_user
 
 pytestmark = pytest.mark.brokers
 
@@ -143,6 +144,37 @@ def test_a_publisher_that_may_not_declare_uses_the_objects_of_apply(lab: Lab, ma
 
     task_id = call(app, 0.2)
 
+    assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
+
+
+def test_a_call_without_a_permission_names_it_and_the_next_call_is_published(
+    lab: Lab, make_app: MakeApp, own_broker: PrivateBroker
+) -> None:
+    app = make_app(apply_on_start=False)
+    declare_exact(lab, app)
+    app.conf.broker_write_url = add_user(own_broker, lab.url, NO_LEVELS)
+
+    for _ in range(2):
+        with pytest.raises(RefusedError, match=r"access to exchange .*the permission \*write\*"):
+            call(app, 0.2)
+    with app.connection_for_write() as connection, forward.confirming(app, connection) as producer:
+        channel = producer.channel
+    task_id = call(app, 0)
+    with forward.confirming(app) as producer:
+        assert producer.channel is channel, "the connection was lost"
+
+    assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
+
+
+def test_a_call_to_a_queue_of_another_connection_is_refused_with_the_reply_of_the_broker(
+    lab: Lab, make_app: MakeApp
+) -> None:
+    app = make_app()
+    locked = f"{lab.names.prefix}-locked"
+    lab.channel.queue_declare(locked, exclusive=True)
+    with pytest.raises(RefusedError, match="RESOURCE_LOCKED - cannot obtain exclusive access"):
+        app.tasks["shop.charge"].apply_async(countdown=0, queue=locked)
+    task_id = call(app, 0)
     assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
 
 

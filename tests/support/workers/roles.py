@@ -23,6 +23,10 @@ class Permissions(NamedTuple):
     read: str
 
 
+#: May do anything but publish a message with an exact delay.
+NO_LEVELS = Permissions(".*", r"^(?!.*\.levels\.).*$", ".*")
+
+
 def roles() -> dict[str, Permissions]:
     """Return the table of the page."""
     found = {}
@@ -35,12 +39,18 @@ def roles() -> dict[str, Permissions]:
 def add_user(broker: PrivateBroker, url: str, permissions: Permissions) -> str:
     """Return the URL of a new user with these permissions on the vhost of ``url``."""
     name, vhost = f"u{uuid.uuid4().hex[:8]}", urlsplit(url).path[1:] or "/"
+    broker.evaluate(f'rabbit_auth_backend_internal:add_user(<<"{name}">>, <<"{PASSWORD}">>, <<"test">>)')
+    user = f"amqp://{name}:{PASSWORD}@127.0.0.1:{broker.port}/{vhost}"
+    permit(broker, user, permissions)
+    return user
+
+
+def permit(broker: PrivateBroker, url: str, permissions: Permissions) -> None:
+    """Give the user of ``url`` these permissions instead of earlier ones."""
+    parts = urlsplit(url)
     patterns = ", ".join(f'<<"{_escaped(each)}">>' for each in permissions)
-    broker.evaluate(
-        f'rabbit_auth_backend_internal:add_user(<<"{name}">>, <<"{PASSWORD}">>, <<"test">>), '
-        f'rabbit_auth_backend_internal:set_permissions(<<"{name}">>, <<"{vhost}">>, {patterns}, <<"test">>)'
-    )
-    return f"amqp://{name}:{PASSWORD}@127.0.0.1:{broker.port}/{vhost}"
+    names = f'<<"{parts.username}">>, <<"{parts.path[1:]}">>'
+    broker.evaluate(f'rabbit_auth_backend_internal:set_permissions({names}, {patterns}, <<"test">>)')
 
 
 def _escaped(text: str) -> str:
