@@ -121,8 +121,8 @@ def missing_test_packages() -> list[str]:
         missing += ["chromium", "fonts-dejavu-core"]  # without a font screenshots contain no text
     if not faketime_installed():
         missing.append("libfaketime")
-    if not shutil.which("prometheus"):
-        missing.append("prometheus")
+    # curl: a documented CI job waits for its broker with it.
+    missing += [program for program in ("prometheus", "curl") if not shutil.which(program)]
     # For nodes in separate network namespaces, which only root can create.
     if os.geteuid() == 0 and not shutil.which("ip"):
         missing.append("iproute2")

@@ -50,6 +50,7 @@ def test_on_a_bare_machine_everything_is_missing(bare_machine: ModuleType) -> No
         "fonts-dejavu-core",
         "libfaketime",
         "prometheus",
+        "curl",
         "iproute2",
         "debootstrap",
     ]
@@ -72,6 +73,7 @@ def test_servers_named_by_url_are_not_installed(bare_machine: ModuleType, monkey
         "fonts-dejavu-core",
         "libfaketime",
         "prometheus",
+        "curl",
         "iproute2",
     ]
 
@@ -82,7 +84,7 @@ def test_a_browser_named_by_its_program_is_not_installed(
     monkeypatch.setenv("CHROMIUM", "/opt/browser")
     monkeypatch.setattr(shutil, "which", lambda name: name if name == "/opt/browser" else None)
     found = bare_machine.missing_packages(servers=False, test_servers=True, trees=False)
-    assert found == ["python3-venv", "postgresql", "libfaketime", "prometheus", "iproute2"]
+    assert found == ["python3-venv", "postgresql", "libfaketime", "prometheus", "curl", "iproute2"]
 
 
 def test_networks_of_their_own_are_for_root_alone(bare_machine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
