@@ -151,7 +151,7 @@ def _explained(command: str = "apply") -> Iterator[None]:
         ) from error
     except AccessRefused as error:
         raise TopologyError(
-            f"{error.reply_text}. The broker's user may not configure this object: let "
+            f"{error.reply_text}. The broker's user may not declare or bind this object: let "
             f"`celery -A proj rmq-delay {command}` run as a user who may, and set apply_on_start=False."
         ) from error
 
