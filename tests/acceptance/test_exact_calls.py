@@ -241,7 +241,7 @@ def test_a_refused_published_retry_is_parked_instead_and_its_copy_delays_no_othe
     assert refusals() <= len(refused) * 9, "the pauses grow"
     log = worker.logs()
     assert 1 <= log.count("The message waits in this worker for another try") <= 6
-    assert re.search(r"access to exchange .* Give the broker's user the permissions? \*write\*", log)
+    assert re.search(r"access to (exchange|queue) .* Give the broker's user the permissions? \*write\*", log)
     assert log.count("No connection for publishing copies") <= 4, "a refusal is no lost connection"
     assert "An exchange or queue for copies is missing" not in log
     assert [len(lab.attempts(result.id)) for result in refused] == [1, 1]
