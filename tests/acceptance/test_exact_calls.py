@@ -229,18 +229,19 @@ def test_a_refused_published_retry_is_parked_instead_and_its_copy_delays_no_othe
     permit(own_broker, url, NO_LEVELS)
 
     refused = [lab.task("waits_with").delay(0, 0.6) for _ in range(2)]
-    wait_for(lambda: worker.logs().count("its old message is parked instead") == len(refused))
+    wait_for(lambda: worker.logs().count("its old message is parked instead") >= len(refused))
     given_up = [lab.task("gives_up").delay() for _ in range(200)]
-    wait_for(lambda: lab.count("rmq_delay.exhausted") == len(given_up))
+    # A refusal ends the connection, so that a copy without its confirm is sent again.
+    wait_for(lambda: lab.count("rmq_delay.exhausted") >= len(given_up))
 
     def refusals() -> int:
         return own_broker.log_path.read_text(errors="replace").count(f"in vhost '{lab.vhost}' refused")
 
     wait_for(lambda: refusals() >= len(refused) * 4, "another try of each after 1, 2 and 4 seconds")
     time.sleep(5)
-    assert refusals() <= len(refused) * 9, "the pauses grow"
+    assert refusals() <= len(refused) * 12, "the pauses grow"
     log = worker.logs()
-    assert 1 <= log.count("The message waits in this worker for another try") <= 6
+    assert 1 <= log.count("The message waits in this worker for another try") <= 10
     assert re.search(r"access to (exchange|queue) .* Give the broker's user the permissions? \*write\*", log)
     assert log.count("No connection for publishing copies") <= 4, "a refusal is no lost connection"
     assert "An exchange or queue for copies is missing" not in log
@@ -250,7 +251,8 @@ def test_a_refused_published_retry_is_parked_instead_and_its_copy_delays_no_othe
     assert [result.get(timeout=SECONDS) for result in refused] == [1, 1]
     for result in refused:
         assert [attempt["n"] for attempt in lab.attempts(result.id)] == [0, 0, 1]
-    assert lab.count("rmq_delay.exhausted") == len(given_up), "a refused retry is no failure of its task"
+    exhausted = {message.headers["id"] for message in lab.take("rmq_delay.exhausted")}
+    assert exhausted == {result.id for result in given_up}, "a refused retry is no failure of its task"
 
 
 @pytest.mark.parametrize(
