@@ -180,11 +180,11 @@ class ExactDelays:
         ``known_for``: how old the answer may be, in seconds; RabbitMQ logs each inspection of a missing queue.
         """
         held = topology.holding()
-        marks = [each.name for each in topology.frame().exchanges if each.auto_delete]
         if not (self.settings.apply_on_start and held) or topology.consumed is not None:
             return True
         if time.monotonic() - self._unused.get(topology.name, -math.inf) < known_for:
             return False
+        marks = [each.name for each in topology.frame().exchanges if each.auto_delete]
         # The first queue, too: an operator may have deleted the mark.
         if any(apply.exchange_exists(connection, name) for name in marks) or any(
             apply.inspect_queue(connection, name) is not None for name in (held[:1] if marks else held)
