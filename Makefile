@@ -19,7 +19,7 @@ PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-brokers test-celery test-oldest test-next coverage chaos lint typing docs fuzz screenshots bench clean
+.PHONY: help setup demo test test-all test-brokers test-versions test-celery test-oldest test-next coverage chaos lint typing docs fuzz screenshots bench clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1~\2/p' Makefile | awk -F~ '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -43,6 +43,11 @@ test-all: ## run all tests, then the broker tests on the other versions of Rabbi
 test-brokers: ## run the broker tests on the other versions of RabbitMQ: 3.10, 4.0, 4.3 (root: builds Debian trees once)
 	@$(SETUP) --test-servers --trees --group test --group demo
 	@$(RUN) scripts/test_brokers.py $(PROCESSES) $(ARGS)
+
+test-versions: ## run what may differ on the other versions of Python, Django and Celery that tox.ini lists; ARGS go to pytest
+	@$(SETUP) --test-servers --group versions
+	@for each in "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/*/bin; do PATH="$$PATH:$$each"; done; export PATH; \
+		.venv/bin/tox run -m versions $(if $(CI),--skip-missing-interpreters false) $(if $(ARGS),-- $(ARGS))
 
 test-celery: ## run Celery's own integration suite with plain and with retryable tasks, and compare; ARGS go to pytest
 	@$(SETUP) --test-servers --group test --group celery-suite
@@ -104,5 +109,5 @@ bench: ## run the benchmarks; ARGS are passed on
 	@$(RUN) -m benchmarks $(ARGS)
 
 clean: ## delete .venv and files left by builds and tests (the broker trees in .cache stay)
-	rm -rf .venv build dist site test-artifacts .pytest_cache .cache/mypy .ruff_cache .hypothesis .coverage .coverage.* spark-warehouse metastore_db derby.log *.egg-info
+	rm -rf .venv .tox build dist site test-artifacts .pytest_cache .cache/mypy .ruff_cache .hypothesis .coverage .coverage.* spark-warehouse metastore_db derby.log *.egg-info
 	find . -name __pycache__ -type d -not -path './.cache/*' -prune -exec rm -rf {} +

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import FloatRect, Page, expect
 
 from tests.support.browser import pages
 from tests.support.browser.pages import OpenPage
@@ -15,6 +15,8 @@ from tests.support.browser.shop import Shop
 
 LISTS = ("failuregroup", "exhaustedtask", "parkedtask", "taskrecord")
 WINDOWS = {1700: 900, 1440: 900, 1024: 768, 390: 844}
+#: By the width of the window: the first row is no lower than this, also where the parts above it are.
+FIRST_ROW = {1700: 430, 1440: 430, 1024: 600, 390: 800}
 #: What a user meets on a list, from the top.
 PARTS = ("tiles", "fold", "search", "filter", "refresh", "actions", "rows")
 #: Returns [part, top, left] of each element that Tab reaches on the list, in the order of Tab.
@@ -46,11 +48,16 @@ CUT_OFF = """selector => {
 }"""
 
 
+def box(page: Page, selector: str) -> FloatRect:
+    """Return the place and the size of the first element that a selector names."""
+    found = page.locator(selector).first.bounding_box()
+    assert found is not None, selector
+    return found
+
+
 def first_row(page: Page) -> float:
     """Return the distance of the first row from the top of the page."""
-    box = page.locator("#result_list tbody tr").first.bounding_box()
-    assert box is not None
-    return box["y"]
+    return box(page, "#result_list tbody tr")["y"]
 
 
 def stops(page: Page) -> list[tuple[str, int, int]]:
@@ -58,13 +65,22 @@ def stops(page: Page) -> list[tuple[str, int, int]]:
     return [(part, top, left) for part, top, left in found]
 
 
-def test_the_first_row_of_each_list_is_in_the_upper_half(open_page: OpenPage, filled: Shop) -> None:
-    page = open_page(viewport={"width": 1440, "height": 900})
+@pytest.mark.parametrize("width", WINDOWS)
+def test_each_part_of_a_list_has_room_and_the_first_row_is_near_the_top(
+    open_page: OpenPage, filled: Shop, width: int
+) -> None:
+    page = open_page(viewport={"width": width, "height": WINDOWS[width]})
     for name in LISTS:
         pages.open_list(page, name)
         expect(page.locator("#result_list tbody tr").first).to_be_visible()
-        shot(page, f"layout-{name}-1440")
-        assert first_row(page) <= 430, name
+        shot(page, f"layout-{name}-{width}")
+        assert pages.has_no_sideways_scroll(page), name
+        assert first_row(page) <= FIRST_ROW[width], name
+        assert box(page, "#toolbar")["height"] <= 90, name
+        assert box(page, "#searchbar")["width"] >= 120, name
+        assert box(page, "#changelist-filter")["width"] >= 80, name
+        beside = 256 if width == 1700 else 0  # the column of the filters
+        assert box(page, "#result_list")["width"] >= box(page, "#content-main")["width"] - beside - 1, name
 
 
 @pytest.mark.parametrize("width", WINDOWS)
@@ -75,8 +91,6 @@ def test_the_keyboard_reaches_the_parts_of_a_list_in_the_order_of_the_eye(
     for name in LISTS:
         pages.open_list(page, name)
         expect(page.locator("#rmq-refresh")).to_be_visible()
-        shot(page, f"layout-{name}-{width}")
-        assert pages.has_no_sideways_scroll(page), name
         found = stops(page)
         order = list(dict.fromkeys(part for part, _top, _left in found))
         assert order == list(PARTS), name
@@ -111,9 +125,9 @@ def test_filters_open_above_the_rows_and_choose_with_the_keyboard(open_page: Ope
     page.keyboard.press("Enter")
     choice = page.locator("#changelist-filter").get_by_role("link", name="payments", exact=True)
     expect(choice).to_be_visible()
-    box = choice.bounding_box()
-    assert box is not None
-    assert box["y"] < first_row(page)
+    place = choice.bounding_box()
+    assert place is not None
+    assert place["y"] < first_row(page)
     assert pages.has_no_sideways_scroll(page)
     choice.focus()
     page.keyboard.press("Enter")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
+import django
 import pytest
 from django.apps import apps
+from django.conf import settings
 from django.contrib import admin
 from django.contrib.sessions.models import Session
 from django.test import Client, override_settings
@@ -114,6 +118,23 @@ def test_a_superuser_sees_every_page_that_is_there_to_be_seen_and_no_page_writes
             other = "desk" if address.startswith("/admin/") else "admin"
             assert f"/{other}/rmq_delay" not in answer.content.decode(), f"{address} leads to the other site"
     assert contents() == before
+
+
+@pytest.mark.skipif(django.VERSION < (6, 1), reason="The admin's own scripts have nonces from Django 6.1 on.")
+def test_scripts_and_styles_have_the_nonce_of_the_content_security_policy(rows: dict[str, Any]) -> None:
+    templates = deepcopy(settings.TEMPLATES)
+    templates[0]["OPTIONS"]["context_processors"].append("django.template.context_processors.csp")
+    middleware = ["django.middleware.csp.ContentSecurityPolicyMiddleware", *settings.MIDDLEWARE]
+    policy = {"script-src": ["<CSP_NONCE_SENTINEL>"], "style-src": ["<CSP_NONCE_SENTINEL>"]}
+    with override_settings(TEMPLATES=templates, MIDDLEWARE=middleware, SECURE_CSP=policy):
+        browser = people.superuser()
+        for address, _model, page in addresses(rows, "admin"):
+            if page in READABLE:
+                answer = browser.get(address)
+                (nonce,) = set(re.findall(r"'nonce-(.+?)'", answer["Content-Security-Policy"]))
+                loaded = re.findall(r"<script[^>]*>|<link[^>]*stylesheet[^>]*>", answer.content.decode())
+                assert len(loaded) > 3, address
+                assert [each for each in loaded if f'nonce="{nonce}"' not in each] == [], address
 
 
 def test_every_page_requires_a_login(rows: dict[str, Any]) -> None:

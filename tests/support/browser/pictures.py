@@ -6,12 +6,19 @@ import os
 import tempfile
 from pathlib import Path
 
+import django
 from playwright.sync_api import Page
 
 from tests.support import ROOT
 
 #: Beside the tests, or, where that cannot be written to, among the run's temporary files, which are deleted at its end.
-FOLDER = (ROOT if os.access(ROOT, os.W_OK) else Path(tempfile.gettempdir())) / "test-artifacts" / "screenshots"
+#: Each version of Django has a folder of its own.
+FOLDER = (
+    (ROOT if os.access(ROOT, os.W_OK) else Path(tempfile.gettempdir()))
+    / "test-artifacts"
+    / "screenshots"
+    / "django-{}.{}".format(*django.VERSION)
+)
 
 
 def shot(page: Page, name: str) -> Path:

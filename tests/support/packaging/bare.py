@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import Distribution, PathDistribution, distribution
+from importlib.metadata import Distribution, PathDistribution, distribution, distributions, requires
 from pathlib import Path
 from zipfile import Path as ZipPath
 
@@ -98,6 +98,13 @@ def dependencies(needing: Distribution) -> Iterator[Distribution]:
     wanted = map(Requirement, needing.requires or [])
     names = [each.name for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
     yield from with_dependencies(names)
+
+
+def installed_extras() -> set[str]:
+    """Return the distributions that the extras of the package require, as far as they are installed here."""
+    required = map(Requirement, requires("celery-rmq-delay") or [])
+    wanted = {each.name for each in required if each.marker is not None}
+    return {name for name in wanted if any(distributions(name=name))}
 
 
 def with_dependencies(names: Iterable[str]) -> Iterator[Distribution]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from datetime import datetime, timedelta
-from typing import Self
 
 from ...models import OperatorStatus
 from .. import clock
@@ -31,7 +30,7 @@ class Presence:
     def __init__(self) -> None:
         self._name, self._began, self._due = process_name(), clock.now(), 0.0
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Presence:
         return self
 
     def beat(self) -> None:

@@ -1,0 +1,61 @@
+"""What a version of Python, Django or Celery can break at once: imports, checks and migrations of the wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+from tests.support.packaging.bare import Built, Environment, install, installed_extras
+
+#: Imports every module but those that act when they are imported. Without Spark, those that need it end at its name.
+IMPORTS = """
+import importlib, pkgutil, sys
+import django
+import celery_rmq_delay
+
+assert celery_rmq_delay.__file__.startswith(sys.prefix), celery_rmq_delay.__file__
+django.setup()
+has_spark = importlib.util.find_spec("pyspark") is not None
+names = ["celery_rmq_delay"]
+for name in names:
+    if name.endswith((".__main__", ".testing.scaled")):
+        continue
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if has_spark or error.name.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+    else:
+        names += [each.name for each in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{name}.")]
+print(len(names))
+"""
+
+
+@pytest.fixture(scope="module")
+def full(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The wheel with all extras that are installed here, and pytest for the plugin."""
+    return install(built.wheel, tmp_path_factory.mktemp("full") / "venv", "pytest", *installed_extras())
+
+
+def manage(full: Environment, folder: Path, *arguments: str) -> str:
+    """Run ``manage.py`` of the example project, where a warning is an error; return its output."""
+    command = ["-W", "error", str(ROOT / "example_django_project" / "manage.py"), *arguments]
+    done = full.run(*command, cwd=folder, SQLITE_PATH=str(folder / "shop.sqlite3"))
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_every_module_is_imported_without_a_warning(full: Environment, tmp_path: Path) -> None:
+    project = {"PYTHONPATH": str(ROOT / "example_django_project"), "DJANGO_SETTINGS_MODULE": "shop.settings"}
+    done = full.run("-W", "error", "-c", IMPORTS, cwd=tmp_path, **project)
+    assert done.returncode == 0, done.stdout
+    files = list((ROOT / "celery_rmq_delay").rglob("*.py"))
+    assert int(done.stdout) >= len(files) * (0.9 if "pyspark" in installed_extras() else 0.7)
+
+
+def test_the_example_project_passes_its_checks_and_migrates(full: Environment, tmp_path: Path) -> None:
+    assert "no issues" in manage(full, tmp_path, "check", "--fail-level", "WARNING")
+    assert "No changes detected" in manage(full, tmp_path, "makemigrations", "--check", "--dry-run")
+    assert "rmq_delay.0001_initial... OK" in manage(full, tmp_path, "migrate")
