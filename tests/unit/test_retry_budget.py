@@ -84,7 +84,9 @@ def test_a_ladder_that_repeats_its_last_tier_allows_any_number(app: Celery, rmq_
 
 def test_a_task_that_polls_keeps_its_limit_and_its_interval(tmp_path: Path, rmq_ladder: MakeLadder) -> None:
     write(ROOT / "docs/start/retry-without-limit.md", tmp_path, "polling.py")
-    found = runpy.run_path(str(tmp_path / "polling.py"))
+    page = tmp_path / "polling.py"
+    page.write_text(page.read_text().replace("@app.task(", "@app.task(shared=False, "))  # no task of other tests' apps
+    found = runpy.run_path(str(page))
     story = rmq_ladder(found["app"]).run(found["fetch_report"].s(7))
     exhausted(story, reason="retries_used")
     assert len(story.attempts) == 51
