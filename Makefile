@@ -47,7 +47,7 @@ test-brokers: ## run the broker tests on the other versions of RabbitMQ: 3.10, 4
 test-versions: ## run what may differ on the other versions of Python, Django and Celery that tox.ini lists; ARGS go to pytest
 	@$(SETUP) --test-servers --group versions
 	@for each in "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/*/bin; do PATH="$$PATH:$$each"; done; export PATH; \
-		UV_SYSTEM_CERTS=1 .venv/bin/tox run -m versions $(if $(CI),--skip-missing-interpreters false) $(if $(ARGS),-- $(ARGS))
+		UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never .venv/bin/tox run -m versions $(if $(CI),--skip-missing-interpreters false) $(if $(ARGS),-- $(ARGS))
 
 test-celery: ## run Celery's own integration suite with plain and with retryable tasks, and compare; ARGS go to pytest
 	@$(SETUP) --test-servers --group test --group celery-suite

@@ -7,9 +7,14 @@ from html import unescape
 from typing import Any
 
 import pytest
-from django.test import Client
+from django.contrib import admin
+from django.test import Client, override_settings
+from django.urls import path
 
+from celery_rmq_delay.contrib.django.admin import register
+from celery_rmq_delay.contrib.django.admin.lists import ExhaustedTaskAdmin
 from celery_rmq_delay.contrib.django.models import (
+    ExhaustedTask,
     FailureGroup,
     LookupValue,
     Operation,
@@ -45,6 +50,46 @@ REFUSED = {
 
 def rows(page: Any) -> list[Any]:
     return list(page.context["cl"].result_list)
+
+
+class ProjectFilter(admin.SimpleListFilter):
+    """A filter of a project's own."""
+
+    title, parameter_name = "size", "size"
+
+    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
+        return [("odd", "odd")]
+
+    def queryset(self, request: Any, queryset: Any) -> Any:
+        return queryset.filter(attempt=1) if self.value() == "odd" else queryset
+
+
+class ProjectAdmin(ExhaustedTaskAdmin):
+    """A project's own page of the exhausted tasks."""
+
+    date_hierarchy = "exhausted_at"
+    list_filter = (
+        *ExhaustedTaskAdmin.list_filter,
+        ProjectFilter,
+        "routing_key",
+        ("exchange", admin.AllValuesFieldListFilter),
+    )
+
+
+def test_a_subclass_adds_filters_and_dates_whose_links_work(client: Client) -> None:
+    seed.shop(parked=0, exhausted=4)
+    site = admin.AdminSite()
+    site.register(ExhaustedTask, ProjectAdmin)
+    register(site)
+    with override_settings(ROOT_URLCONF=(path("admin/", site.urls),)):
+        own = r'href="(\?(size|routing_key|exchange|exhausted_at__day)[=&][^"]*)"'
+        links = dict(re.findall(own, client.get(EXHAUSTED).content.decode()))
+        assert {*links.values()} == {"size", "routing_key", "exchange", "exhausted_at__day"}
+        for link in links:
+            page = client.get(EXHAUSTED + unescape(link))
+            assert page.status_code == 200, link
+            assert faults(page.content.decode()) == [], link
+        assert client.get(f"{EXHAUSTED}?routing_key__contains=a").status_code == 400
 
 
 @ON_BOTH

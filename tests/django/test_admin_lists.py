@@ -282,7 +282,7 @@ def test_a_task_of_unknown_outcome_has_a_tile(client: Client) -> None:
 
 
 def test_pages_show_that_no_collector_runs(client: Client) -> None:
-    assert "No collector has ever run" in client.get(f"{BASE}/parkedtask/").content.decode()
+    assert "No collector is running, so these pages stay" in client.get(f"{BASE}/parkedtask/").content.decode()
     seed.shop(parked=0, exhausted=0)
     assert "No collector" not in client.get(f"{BASE}/parkedtask/").content.decode()
     CollectorStatus.objects.update(heartbeat_at="2020-01-01T00:00:00Z")

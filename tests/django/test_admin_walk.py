@@ -109,11 +109,15 @@ def test_the_walk_covers_all_pages(rows: dict[str, Any]) -> None:
 def test_a_superuser_sees_every_page_that_is_there_to_be_seen_and_no_page_writes(rows: dict[str, Any]) -> None:
     browser = people.superuser()
     before = contents()
-    for address, _model, page in addresses(rows):
+    for address, model, page in addresses(rows):
         answer = browser.get(address)
         assert answer.status_code == (200 if page in READABLE else 403), address
         if page in READABLE:
             assert faults(answer.content.decode()) == [], address
+            styles = re.findall(r'<link[^>]*href="/static/(.+?)"', answer.content.decode())
+            assert {"admin/css/base.css", "rmq_delay/pages.css"} <= {*styles}, address
+            has_form = page == "change" or (model, page) == ("insightrun", "changelist")
+            assert ("admin/css/forms.css" in styles) == has_form, address
             assert f"/{address.split('/')[1]}/rmq_delay/" in answer.content.decode()
             other = "desk" if address.startswith("/admin/") else "admin"
             assert f"/{other}/rmq_delay" not in answer.content.decode(), f"{address} leads to the other site"

@@ -51,6 +51,11 @@ class _Checker(HTMLParser):
                 self.faults.append(f"id {value!r} stands twice")
             self.ids.add(value)
 
+    def handle_data(self, data: str) -> None:
+        """Check that the head has no text of its own: a browser shows it on top of the page."""
+        if self._open[-1:] == ["head"] and data.strip():
+            self.faults.append(f"text in <head>: {data.strip()[:80]!r}")
+
     def handle_endtag(self, tag: str) -> None:
         """Check that an element is closed where it was opened."""
         while self._open and self._open[-1] != tag and self._open[-1] in OPTIONAL:

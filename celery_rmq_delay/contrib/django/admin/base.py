@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import isclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.conf import settings
@@ -54,6 +55,9 @@ PERMISSIONS = {
 }
 #: Django's checkbox of a row. Its widget has a template, which costs a quarter of a row's time.
 _CHECKBOX = '<input type="checkbox" name="{}" value="{}" class="action-select" aria-label="{}">'
+#: What Django's bar of dates and its filters of fields put behind the name of a field.
+_DATE_LOOKUPS = ("__year", "__month", "__day")
+_FIELD_LOOKUPS = ("", "__exact", "__isnull", "__in", "__gte", "__lt")
 TABS = (FailureGroup, ExhaustedTask, ParkedTask, TaskRecord, Operation, InsightRun)
 
 
@@ -86,8 +90,6 @@ class ReadOnlyAdmin(_ModelAdmin):
     list_max_show_all = 0
     empty_value_display = EMPTY
     show_facets = admin.ShowFacets.NEVER
-    #: The query parameters of this page's filters; any other lookup is refused.
-    parameters: tuple[str, ...] = ()
 
     class Media:
         css = {"all": ("rmq_delay/pages.css",)}
@@ -131,8 +133,10 @@ class ReadOnlyAdmin(_ModelAdmin):
         return format_html(_CHECKBOX, helpers.ACTION_CHECKBOX_NAME, str(obj.pk), label)
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow the filters of the page; any other lookup could scan the whole table."""
-        return lookup in self.parameters
+        """Allow the filters of the page and those of a subclass; any other lookup could scan the whole table."""
+        if self.date_hierarchy and lookup.removeprefix(str(self.date_hierarchy)) in _DATE_LOOKUPS:
+            return True
+        return any(_is_of(each, lookup) for each in self.list_filter)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Return the list, with the model's plural name as its title."""
@@ -298,6 +302,15 @@ def found(rows: QuerySet[Row], object_id: str | None) -> Row:
 
 def _is_number(value: str) -> bool:
     return value.isascii() and value.isdigit() and len(value) < 19
+
+
+def _is_of(chosen: Any, lookup: str) -> bool:
+    """Return whether a lookup is a parameter of an entry of ``list_filter``: a class, a field, or field and class."""
+    if isclass(chosen):
+        own: Any = chosen
+        return lookup in (own.parameter_name, *getattr(own, "more_parameters", ()))
+    field = chosen if isinstance(chosen, str) else chosen[0]
+    return bool(lookup.startswith(field) and lookup.removeprefix(field) in _FIELD_LOOKUPS)
 
 
 def allowed(request: HttpRequest, what: str) -> bool:

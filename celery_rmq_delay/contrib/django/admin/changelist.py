@@ -99,7 +99,7 @@ class SafeChangeList(ChangeList):
             return Reads.INDEX
         filters: Any = self.filter_specs
         chosen = self.get_filters_params()
-        reads = {each.reads for each in filters if each.parameter_name in chosen}
+        reads = {getattr(each, "reads", Reads.ROWS) for each in filters if set(each.expected_parameters()) & {*chosen}}
         if Reads.ALL in reads:
             return Reads.ALL
         return Reads.ROWS if Reads.ROWS in reads or len(chosen) > MOST_INDEXED else Reads.INDEX

@@ -24,7 +24,7 @@ from ..services.actors import note_done
 from . import group_acts, log_entries, text
 from .base import found, with_query
 from .charts.hours import chart, small_chart
-from .filters import OwnFilter, parameters
+from .filters import OwnFilter
 from .summary import SummarizedAdmin
 
 MAX_NOTE = 5_000
@@ -103,7 +103,6 @@ class FailureGroupAdmin(SummarizedAdmin):
     list_display = ("failure", "open_count", "acts", "exhausted", "seen", "shown_note")
     list_display_links = ("failure",)
     list_filter = (OpenFilter, MutedFilter)
-    parameters = parameters(*list_filter)
     search_fields = ("^exception_type",)
     search_help_text = gettext_lazy("The beginning of an error's name.")
     sortable_by = ()

@@ -301,8 +301,3 @@ class RequeuedFilter(OwnFilter):
         if value == "1":
             return queryset.filter(generation__gt=0)
         return queryset.filter(generation=0) if value == "0" else None
-
-
-def parameters(*filters: type[OwnFilter]) -> tuple[str, ...]:
-    """Return the query parameters of these filters."""
-    return tuple(name for each in filters for name in (str(each.parameter_name), *each.more_parameters))

@@ -236,7 +236,6 @@ class ParkedTaskAdmin(RecordAdmin):
         link_filters.GroupFilter,
         link_filters.OperationFilter,
     )
-    parameters = filters.parameters(*list_filter)
 
 
 class ExhaustedTaskAdmin(RecordAdmin):
@@ -264,7 +263,6 @@ class ExhaustedTaskAdmin(RecordAdmin):
         link_filters.GroupFilter,
         link_filters.OperationFilter,
     )
-    parameters = filters.parameters(*list_filter)
 
 
 class TaskRecordAdmin(RecordAdmin):
@@ -293,4 +291,3 @@ class TaskRecordAdmin(RecordAdmin):
         link_filters.GroupFilter,
         link_filters.OperationFilter,
     )
-    parameters = filters.parameters(*list_filter)

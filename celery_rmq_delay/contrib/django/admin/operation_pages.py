@@ -22,7 +22,7 @@ from ..services import clock
 from ..services.operations import requests as operations
 from . import log_entries, operation_next, operation_text, text
 from .base import ReadOnlyAdmin, found
-from .filters import OwnFilter, parameters
+from .filters import OwnFilter
 from .operation_items import SHOWN, item_groups
 from .operation_waits import canary_note, remaining_time, waits_for
 
@@ -81,7 +81,6 @@ class OperationAdmin(ReadOnlyAdmin):
     list_display = ("what", "shown_state", "by", "why", "numbers", "asked", "result")
     list_display_links = ("what",)
     list_filter = (OperationStateFilter, KindFilter)
-    parameters = parameters(*list_filter)
     search_fields = ("=actor",)
     search_help_text = gettext_lazy("The name of the user who started it.")
     sortable_by = ()

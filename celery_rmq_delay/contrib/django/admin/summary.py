@@ -168,7 +168,7 @@ def _difference(collecting: Collectors) -> list[str]:
 def _notes(collecting: Collectors) -> list[str]:
     """Return warnings about missing or old data."""
     if not collecting.known:
-        return [_("No collector has ever run, so these pages stay empty: start “manage.py rmq_delay_collect”.")]
+        return [_("No collector is running, so these pages stay as they are: start “manage.py rmq_delay_collect”.")]
     if not collecting.running:
         when = text.relative(collecting.last_heartbeat - timezone.now()) if collecting.last_heartbeat else ""
         return [_("No collector is running (last heartbeat %(when)s): these pages show old data.") % {"when": when}]

@@ -26,5 +26,6 @@ def with_nonce(context: template.Context, *parts: Media | str) -> SafeString:
     """Render media, and style sheets by their paths, with the nonce of the content security policy if there is one."""
     media = Media()
     for part in parts:
-        media += part if isinstance(part, Media) else Media(css={"all": [part]})
+        # A string in a template is marked as safe, which Media would take for a whole element.
+        media += part if isinstance(part, Media) else Media(css={"all": ["" + part]})
     return nonce_attr(context, media)
