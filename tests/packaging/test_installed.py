@@ -62,7 +62,6 @@ def test_the_demo_runs_with_a_private_broker(bare: Environment, tmp_path: Path) 
     assert "PARKED" in proposed.stdout.upper(), proposed.stdout
 
 
-@pytest.mark.slow
 def test_a_task_advances_through_its_ladder(bare: Environment, rmq_vhost: str, tmp_path: Path) -> None:
     write(ROOT / "docs/start/quickstart.md", tmp_path, "shop.py", "send.py")
     command = [str(bare.python), "-m", "celery", "-A", "shop", "worker", "--pool", "solo", "--loglevel", "INFO"]

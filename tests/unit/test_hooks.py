@@ -16,6 +16,7 @@ import celery_rmq_delay
 from celery_rmq_delay import RetryableTask
 from celery_rmq_delay.worker import hooks
 from celery_rmq_delay.worker.trace import LeanInfo
+from tests.support import ROOT
 
 PACKAGE = Path(str(celery_rmq_delay.__file__)).parent
 #: The package's modules that run in workers and publishers.
@@ -72,6 +73,7 @@ def test_the_oldest_versions_that_were_tried_are_those_that_the_package_asks_for
     asked = {each.name: str(each.specifier) for each in map(Requirement, requires("celery-rmq-delay") or ())}
     for name, (first, _) in hooks.TRIED.items():
         assert asked[name] == f">={first.removesuffix('.0')}"
+        assert f"celery55: {name}=={first}\n" in (ROOT / "tox.ini").read_text()
 
 
 def test_every_private_name_that_is_used_is_a_hook() -> None:

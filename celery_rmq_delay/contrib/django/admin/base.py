@@ -134,9 +134,8 @@ class ReadOnlyAdmin(_ModelAdmin):
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Allow the filters of the page and those of a subclass; any other lookup could scan the whole table."""
-        if self.date_hierarchy and lookup.removeprefix(str(self.date_hierarchy)) in _DATE_LOOKUPS:
-            return True
-        return any(_is_of(each, lookup) for each in self.list_filter)
+        dates = {f"{self.date_hierarchy}{part}" for part in _DATE_LOOKUPS} if self.date_hierarchy else ()
+        return lookup in dates or any(lookup in _lookups(each) for each in self.list_filter)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Return the list, with the model's plural name as its title."""
@@ -304,13 +303,13 @@ def _is_number(value: str) -> bool:
     return value.isascii() and value.isdigit() and len(value) < 19
 
 
-def _is_of(chosen: Any, lookup: str) -> bool:
-    """Return whether a lookup is a parameter of an entry of ``list_filter``: a class, a field, or field and class."""
-    if isclass(chosen):
-        own: Any = chosen
-        return lookup in (own.parameter_name, *getattr(own, "more_parameters", ()))
-    field = chosen if isinstance(chosen, str) else chosen[0]
-    return bool(lookup.startswith(field) and lookup.removeprefix(field) in _FIELD_LOOKUPS)
+def _lookups(entry: Any) -> set[str]:
+    """Return the parameters of an entry of ``list_filter``: a class, a field, or a field and a class."""
+    if isclass(entry):
+        own: Any = entry
+        return {own.parameter_name, *getattr(own, "more_parameters", ())}
+    field = entry if isinstance(entry, str) else entry[0]
+    return {f"{field}{part}" for part in _FIELD_LOOKUPS}
 
 
 def allowed(request: HttpRequest, what: str) -> bool:
