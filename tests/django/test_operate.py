@@ -37,7 +37,8 @@ def changed(operation: Operation, **values: Any) -> None:
     Operation.objects.filter(pk=operation.pk).update(**values)
 
 
-def test_operations_left_by_pages_are_run_oldest_first(settings: Any) -> None:
+def test_operations_left_by_pages_are_run_oldest_first(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "OTHERS_AT_ONCE", 1)
     settings.RMQ_DELAY = {**settings.RMQ_DELAY, "INLINE_LIMIT": 2}
     operations = [waiting(3), waiting(3)]
     manage("operate", "--once")
