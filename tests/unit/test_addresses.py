@@ -6,13 +6,14 @@ import pytest
 
 from celery_rmq_delay.analytics.storage.addresses import Address, address_of, connector_hint
 from celery_rmq_delay.exceptions import AnalyticsError
+from tests.support.corpus import corpus
 
 KEY, SECRET = "AKIAEXAMPLE", "wJalrXUtnFEMI"
 BUCKET = "fs.s3a.bucket.shop."
 
 
-@pytest.mark.parametrize(
-    ("url", "found"),
+@corpus(
+    "url, found",
     [
         ("/srv/my history/", "/srv/my history"),
         ("/srv/50%20", "/srv/50%20"),
@@ -55,8 +56,8 @@ def test_a_key_of_azure_becomes_a_setting_of_its_account() -> None:
     assert found.settings == {"fs.azure.account.key.account.dfs.core.windows.net": f"{SECRET}="}
 
 
-@pytest.mark.parametrize(
-    ("url", "error"),
+@corpus(
+    "url, error",
     [
         (f"s3://{KEY}:{SECRET}@shop/history?tls_ca_file_path=/ca", "'tls_ca_file_path' in its query"),
         (f"s3://shop/history?secret_key={SECRET}", "'secret_key' in its query"),
@@ -80,8 +81,8 @@ def test_options_that_hadoop_does_not_have_are_refused_and_no_secret_is_shown(ur
     assert KEY not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "error", "package"),
+@corpus(
+    "url, error, package",
     [
         ("s3a://shop/h", "java.lang.ClassNotFoundException: Class org...S3AFileSystem not found", "cloud_2.13:4.0.1"),
         ("abfss://shop@a/h", "ClassNotFoundException: Class org...SecureAzure not found", "cloud_2.13:4.0.1"),
@@ -96,7 +97,7 @@ def test_a_connector_that_is_missing_is_named(url: str, error: str, package: str
     assert connector_hint(url, "connection refused", "4.0.1") is None
 
 
-@pytest.mark.parametrize("place", ["/srv/h[1]", "file:///srv/a%7Bb%7D", "s3://shop/h*", "hdfs://[::1]:8020/a\\b"])
+@corpus("place", ["/srv/h[1]", "file:///srv/a%7Bb%7D", "s3://shop/h*", "hdfs://[::1]:8020/a\\b"])
 def test_a_folder_that_spark_takes_for_a_pattern_is_refused(place: str) -> None:
     with pytest.raises(AnalyticsError, match="which Spark takes for a pattern of names"):
         address_of(place)

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from celery_rmq_delay.testing import Attempt, TaskStory, exhausted, parked, recovered
+from tests.support.corpus import corpus
 from tests.support.waiting import SECONDS
 
 pytest_plugins = ["pytester"]
@@ -85,8 +86,8 @@ def test_a_wait_is_found_by_tier_by_delay_and_by_both() -> None:
     assert story.tiers == [1, None, 2]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "message"),
+@corpus(
+    "wanted, message",
     [
         ({"tier": 3}, "was not parked in tier 3, found: tier 1 for 10s, an exact delay for 45s"),
         ({"delay": ("11s", "12s")}, "was not parked for 11s to 12s, found: tier 1 for 10s"),

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from celery_rmq_delay.analytics.schema import ATTEMPTS, DAY
 from celery_rmq_delay.analytics.tables import along
+from tests.support.corpus import corpus
 
 SCHEMA = to_arrow_schema(StructType([*ATTEMPTS, DAY]), timezone="UTC")
 EVENTS = pa.schema(
@@ -76,7 +77,7 @@ def batches(table: pa.Table, seed: int) -> Iterator[pa.RecordBatch]:
         at += size
 
 
-@pytest.mark.parametrize("seed", range(20))
+@corpus("seed", range(20))
 def test_tasks_are_never_divided_and_no_row_is_lost(seed: int) -> None:
     table = events(seed, 30)
     parts = list(along.whole_tasks(batches(table, seed)))
@@ -86,13 +87,14 @@ def test_tasks_are_never_divided_and_no_row_is_lost(seed: int) -> None:
     assert sum(map(len, of_parts)) == len(set.union(*of_parts))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@corpus("seed", range(20))
 def test_the_attempts_of_all_parts_are_those_of_the_whole_table(seed: int) -> None:
     table = events(seed, 30)
     parts = [along.attempts_of(each, SCHEMA) for each in along.whole_tasks(batches(table, seed))]
     assert pa.concat_tables(parts).to_pylist() == along.attempts_of(table, SCHEMA).to_pylist()
 
 
+@pytest.mark.slow
 def test_a_task_of_many_attempts_is_copied_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[int] = []
     starts = along.changes_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from celery_rmq_delay.analytics.estimate.backtest import split
 from celery_rmq_delay.analytics.estimate.decision import decide
@@ -12,6 +11,7 @@ from celery_rmq_delay.analytics.estimate.ladders import Today
 from celery_rmq_delay.analytics.estimate.lateness import Lateness
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.outages import by_outage
+from tests.support.corpus import corpus
 from tests.support.recoveries import inspected, intervals, ms
 
 OPTIONS = Options(bootstrap_rounds=40)
@@ -82,7 +82,7 @@ def test_the_last_seven_days_are_held_out_and_of_a_short_history_the_last_quarte
         assert known.episodes + later.episodes == data.episodes
 
 
-@pytest.mark.parametrize("count", [230, 90])
+@corpus("count", [230, 90])
 def test_a_history_that_is_too_small_for_both_has_no_backtest(count):
     data = history(200, count=count)
     known, later = split(data, OPTIONS)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from celery_rmq_delay.amqp.capabilities import Capabilities, broker_version
+from tests.support.corpus import corpus
 
 
-@pytest.mark.parametrize(
-    ("reported", "version"),
+@corpus(
+    "reported, version",
     [
         ("3.10.8", (3, 10, 8)),
         (b"4.0.5", (4, 0, 5)),
@@ -29,8 +28,8 @@ def test_the_version_is_read_from_the_server_properties(reported: Any, version: 
     assert broker_version(connection) == version
 
 
-@pytest.mark.parametrize(
-    ("version", "reason", "keeps", "flags"),
+@corpus(
+    "version, reason, keeps, flags",
     [
         ((0, 0, 0), False, False, False),
         ((3, 10, 8), False, False, False),

@@ -20,6 +20,7 @@ from celery_rmq_delay.headers import DUE, TO
 from celery_rmq_delay.publish.calls import SendTask, takes
 from tests.support.apps import app_of, bare_app
 from tests.support.brokers.topics import matches
+from tests.support.corpus import corpus
 
 ORDERS = Exchange("orders", "topic")
 NEWS = Exchange("news", "fanout")
@@ -55,8 +56,8 @@ def send_task(app: Celery) -> SendTask:
     return found
 
 
-@pytest.mark.parametrize(
-    ("task", "options", "queue"),
+@corpus(
+    "task, options, queue",
     [
         ("call", {}, "shop"),
         ("mailed", {}, "mail"),
@@ -136,7 +137,7 @@ def test_a_queue_matches_if_any_of_its_bindings_matches() -> None:
     assert [takes(queue, exchange, "b") for exchange in ("orders", "news", "other")] == [False, True, False]
 
 
-@pytest.mark.parametrize(("enable_utc", "hour"), [(True, 12), (False, 11)])
+@corpus("enable_utc, hour", [(True, 12), (False, 11)])
 def test_an_eta_without_a_time_zone_is_read_as_celery_reads_it(enable_utc: bool, hour: int) -> None:
     app = make_app()
     app.conf.update(timezone="Europe/Berlin", enable_utc=enable_utc)
@@ -144,7 +145,7 @@ def test_an_eta_without_a_time_zone_is_read_as_celery_reads_it(enable_utc: bool,
     assert aware_eta(app, "2026-01-01T12:00:00+00:00").hour == 12
 
 
-@pytest.mark.parametrize("eta", ["tomorrow", 5, 1.5, object(), datetime(9999, 12, 31, 23, 59, 59)])
+@corpus("eta", ["tomorrow", 5, 1.5, object(), datetime(9999, 12, 31, 23, 59, 59)])
 def test_an_invalid_eta_is_an_error_that_shows_the_value(eta: object) -> None:
     app = make_app()
     app.conf.timezone = "Europe/Berlin"

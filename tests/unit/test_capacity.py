@@ -21,6 +21,7 @@ from celery_rmq_delay.operations.capacity import Flow, Workload, estimate, flow,
 from celery_rmq_delay.operations.capacity.costs import CONSTANTS, VERSIONS
 from celery_rmq_delay.operations.capacity.objects import Counts, ladder_counts, levels_counts
 from celery_rmq_delay.topology.ladder import LadderPlan
+from tests.support.corpus import corpus
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 LADDER = Ladder((10 * SECOND, MINUTE, 10 * MINUTE))
@@ -83,7 +84,7 @@ def test_the_arithmetic_agrees_with_a_simulation(
         assert sum(simulation.parked) <= found.parked_outage * (1 + 1e-9) + 1e-6
 
 
-@pytest.mark.parametrize("seed", range(3))
+@corpus("seed", range(3))
 def test_single_tasks_that_fail_by_chance_obey_littles_law(seed: int) -> None:
     rate, share, ladder, seconds = 50.0, 0.3, Ladder((2_000, 5_000, 11_000)), 4_000.0
     chance = random.Random(seed)
@@ -167,8 +168,8 @@ def test_jitter_spreads_parked_messages_and_keeps_their_number(outage: int, jitt
 # -- objects ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-@pytest.mark.parametrize("ladder", [LADDER, Ladder((1_000,), 0.2, 3), replace(LADDER, repeat_last=True)], ids=str)
+@corpus("queue_type", ["classic", "quorum"])
+@corpus("ladder", [LADDER, Ladder((1_000,), 0.2, 3), replace(LADDER, repeat_last=True)])
 def test_objects_are_counted_on_the_plans(ladder: Ladder, queue_type: QueueType) -> None:
     everything = Objects()
     for number in range(4):
@@ -178,7 +179,7 @@ def test_objects_are_counted_on_the_plans(ladder: Ladder, queue_type: QueueType)
     assert ladder_counts(ladder, queue_type, 4) == Counts.of(everything) + moving
 
 
-@pytest.mark.parametrize("origins", [1, 5])
+@corpus("origins", [1, 5])
 def test_levels_are_counted_on_their_topology(origins: int) -> None:
     # A level is an exchange, a queue and two bindings, and one to its mark; one exchange delivers. The ladders have all
     # other objects.
@@ -213,8 +214,8 @@ def test_each_level_on_the_way_is_one_more_message_to_take_in() -> None:
     assert hour.node_disk > plain.node_disk
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
+@corpus(
+    "changes, words",
     [
         ({"countdown_rate": 101.0, "countdown_ms": 1}, "part of the total rate of 100/s"),
         ({"countdown_rate": 1.0}, "need both"),
@@ -238,9 +239,9 @@ def test_every_constant_has_a_source_and_a_value_for_every_version() -> None:
         assert all(each.of(version) > 0 for version in VERSIONS if (each.name, version) not in nothing)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-@pytest.mark.parametrize("size", [100, 10_000])
+@corpus("version", VERSIONS)
+@corpus("queue_type", ["classic", "quorum"])
+@corpus("size", [100, 10_000])
 def test_every_part_of_a_node_names_constants_that_are_listed(version: str, queue_type: QueueType, size: int) -> None:
     found = estimate(replace(LOAD, version=version, queue_type=queue_type, size=size))
     known = {each.name for each in CONSTANTS}
@@ -279,8 +280,8 @@ def test_an_unknown_version_is_refused() -> None:
         estimate(replace(LOAD, version="2.8"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
+@corpus(
+    "changes, words",
     [
         ({"node_memory": 10**8}, "Memory: a node would use"),
         ({"queue_type": "quorum", "rate": 1e5, "outage_ms": HOUR}, "RabbitMQ advises against more than 5,000,000"),

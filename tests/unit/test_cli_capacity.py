@@ -11,6 +11,7 @@ from kombu import Queue
 from celery_rmq_delay.operations.capacity.costs import CONSTANTS, VERSIONS
 from tests.support import commands
 from tests.support.apps import app_of, bare_app
+from tests.support.corpus import corpus
 
 LOAD = ("--rate", "5000/s", "--failure-rate", "0.02")
 
@@ -93,7 +94,7 @@ def test_tasks_with_a_countdown_wait_in_levels() -> None:
     assert data(app=shop(exact_levels=10))["objects"]["levels"]["queues"] == 10
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@corpus("version", VERSIONS)
 def test_json_has_the_constants_of_the_version(version: str) -> None:
     found = data("--rabbitmq", version)
     assert {each["name"]: each["value"] for each in found["constants"]} == {
@@ -108,8 +109,8 @@ def test_a_warning_is_printed_and_is_exit_code_1() -> None:
     assert data("--node-memory", "8GiB")["warnings"] == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
+@corpus(
+    "arguments, words",
     [
         (("--rate", "fast", "--failure-rate", "0.1"), "--rate: found 'fast'"),
         (("--rate", "1/s", "--failure-rate", "3"), "--failure-rate: found '3'"),

@@ -24,6 +24,7 @@ from celery_rmq_delay.operations.doctor.examination import (
 from celery_rmq_delay.operations.exhausted import ExhaustedMessage, Selection
 from celery_rmq_delay.topology.ladder import LadderPlan
 from tests.support.apps import app_of
+from tests.support.corpus import corpus
 
 EXHAUSTED = ExhaustedMessage(
     task_id="a",
@@ -44,8 +45,8 @@ def plan(queue_type: QueueType = "quorum", tiers: int = 3, own: int = 0) -> Ladd
     return LadderPlan(Names("rmq_delay"), "payments", queue_type, "rmq_delay.exhausted", ladder, tasks)
 
 
-@pytest.mark.parametrize(
-    ("version", "severities"),
+@corpus(
+    "version, severities",
     [((3, 9, 0), ["warning"]), ((0, 0, 0), ["warning"]), ((3, 10, 8), ["note"]), ((3, 13, 0), []), ((4, 3, 6), [])],
 )
 def test_an_old_version_is_a_problem_and_an_older_way_of_routing_a_note(
@@ -60,8 +61,8 @@ def test_a_limit_is_a_problem_when_the_longest_ladder_needs_more(tiers: int, own
     assert bool(found) == (limit < max(tiers, own) + 2)
 
 
-@pytest.mark.parametrize(
-    ("queue_type", "version", "limit", "problem"),
+@corpus(
+    "queue_type, version, limit, problem",
     [
         ("classic", (4, 0, 0), 1, False),
         ("quorum", (4, 0, 0), None, False),
@@ -76,8 +77,8 @@ def test_a_negative_limit_is_none_from_4_0_on_and_zero_before(
     assert bool(list(limit_findings(plan(queue_type), Capabilities(version), limit))) == problem
 
 
-@pytest.mark.parametrize(
-    ("queue_type", "arguments", "policy", "problem"),
+@corpus(
+    "queue_type, arguments, policy, problem",
     [
         ("classic", {}, {"max-length": 5, "overflow": "reject-publish"}, True),
         ("classic", {"x-max-length-bytes": 5}, {"overflow": "reject-publish-dlx"}, True),
@@ -103,8 +104,8 @@ def test_an_exhausted_queue_of_another_app_with_the_same_prefix_is_named() -> No
     assert not list(shared_prefix_findings(state_of(app), bindings))
 
 
-@pytest.mark.parametrize(
-    ("selection", "wanted"),
+@corpus(
+    "selection, wanted",
     [
         (Selection(everything=True), True),
         (Selection(), True),

@@ -16,6 +16,7 @@ from celery_rmq_delay.exceptions import RmqDelayError, SettingsError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.settings.values import check_max_retries, check_queue_name
+from tests.support.corpus import corpus
 
 
 def test_without_settings_everything_has_a_default() -> None:
@@ -61,7 +62,7 @@ def test_a_queue_inherits_the_settings_that_it_does_not_set() -> None:
     assert (other.queue_type, other.max_crashes) == ("classic", 0)
 
 
-@pytest.mark.parametrize("left_alone", [False, None])
+@corpus("left_alone", [False, None])
 def test_a_queue_with_any_name_can_be_left_alone(left_alone: Any) -> None:
     long = "x" * 255
     settings = parse_settings({"queues": {"theirs": left_alone, long: left_alone, "a.quarantine": left_alone}})
@@ -143,7 +144,7 @@ WRONG: list[tuple[Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("raw", "setting", "hint"), WRONG, ids=lambda value: str(value)[:40])
+@corpus("raw, setting, hint", WRONG)
 def test_a_wrong_setting_is_one_error_that_names_setting_value_and_fix(raw: Any, setting: str, hint: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_settings(raw)
@@ -193,10 +194,7 @@ def test_a_task_has_its_own_tiers_with_the_jitter_of_the_queue() -> None:
     assert settings.task_ladder("theirs", task(tiers=["1s"])) is None
 
 
-@pytest.mark.parametrize(
-    ("tiers", "hint"),
-    [("1s", "Write a list"), ([], "at least one"), (["x"], "not a delay"), ([YEARS], "longest TTL")],
-)
+@corpus("tiers, hint", [("1s", "Write a list"), ([], "at least one"), (["x"], "not a delay"), ([YEARS], "longest TTL")])
 def test_wrong_tiers_of_a_task_are_an_error_that_names_the_task(tiers: Any, hint: str) -> None:
     settings = parse_settings({"jitter": 0.2})
     with pytest.raises(SettingsError, match=r"^tiers of task shop\.ping") as caught:
@@ -213,7 +211,7 @@ def test_more_retries_than_tiers_are_an_error_unless_the_last_tier_repeats() -> 
         check_max_retries(3, ladder, "t")
 
 
-@pytest.mark.parametrize("value", ["1", 0.5, True])
+@corpus("value", ["1", 0.5, True])
 def test_max_retries_is_a_whole_number_or_none(value: Any) -> None:
     for ladder in (Ladder((1000,)), Ladder((1000,), repeat_last=True)):
         with pytest.raises(SettingsError, match=rf"max_retries of task t: found {value!r}\. Write a whole number"):

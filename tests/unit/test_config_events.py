@@ -12,14 +12,15 @@ from celery_rmq_delay import SettingsError
 from celery_rmq_delay.redaction import DEFAULT_KEYS
 from celery_rmq_delay.settings.events import DJANGO_APP, check_hook
 from celery_rmq_delay.settings.parser import parse_settings
+from tests.support.corpus import corpus
 
 
 def django(*installed: str, ready: bool = True) -> Any:
     return SimpleNamespace(apps=SimpleNamespace(ready=ready, is_installed=installed.__contains__))
 
 
-@pytest.mark.parametrize(
-    ("found", "on"),
+@corpus(
+    "found, on",
     [(None, False), (django(), False), (django(DJANGO_APP), True), (django(DJANGO_APP, ready=False), False)],
 )
 def test_events_are_on_by_themselves_where_the_app_that_reads_them_is_installed(
@@ -36,7 +37,7 @@ def test_configured_keys_are_added_to_the_default_keys() -> None:
     assert (found.keys, found.hook) == ((*DEFAULT_KEYS, "plate"), "a.b")
 
 
-@pytest.mark.parametrize("hook", ["no.such.module", "celery_rmq_delay.nothing", "celery_rmq_delay.redaction.REDACTED"])
+@corpus("hook", ["no.such.module", "celery_rmq_delay.nothing", "celery_rmq_delay.redaction.REDACTED"])
 def test_a_hook_that_cannot_be_called_is_found_when_a_worker_starts(hook: str) -> None:
     with pytest.raises(SettingsError, match=r"rmq_delay\.redact\.hook"):
         check_hook(parse_settings({"redact": {"hook": hook}}).redaction, "rmq_delay")

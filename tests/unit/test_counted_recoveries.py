@@ -12,6 +12,7 @@ from celery_rmq_delay.analytics.estimate.ladders import Today, retry_times
 from celery_rmq_delay.analytics.estimate.lateness import Lateness
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.shares import shares
+from tests.support.corpus import corpus
 from tests.support.recoveries import TRUTHS, inspected, intervals, ms
 
 OPTIONS = Options(bootstrap_rounds=20)
@@ -32,8 +33,8 @@ def advice(found, options=OPTIONS, ladder=TODAY):
     return decide(intervals(found, GRID), Today(ms(ladder), LATE), options)
 
 
-@pytest.mark.parametrize("jitter", [0.0, 0.1, 0.25])
-@pytest.mark.parametrize(("count", "tail"), [(300, 13), (400, 18), (1000, 19), (2000, 19), (10_000, 19)])
+@corpus("jitter", [0.0, 0.1, 0.25])
+@corpus("count, tail", [(300, 13), (400, 18), (1000, 19), (2000, 19), (10_000, 19)])
 def test_a_short_ladder_that_would_lose_the_tail_is_never_advised(count, tail, jitter):
     found = with_tail(count, tail, jitter=jitter)
     decision = advice(found)
@@ -95,7 +96,7 @@ def test_evidence_of_other_attempts_has_to_hold_in_the_resampled_histories_too()
     assert lost(data, 80, rounds=100) > lost(data, 80) + 5
 
 
-@pytest.mark.parametrize("most", [0, 10, 40, 139, 140, 1000])
+@corpus("most", [0, 10, 40, 139, 140, 1000])
 def test_a_ladder_may_end_as_soon_as_it_loses_no_more_than_is_tolerated(most):
     data = rows((0, 50, 300), (50, 100, 100), (100, 150, 40), (150, Intervals.OPEN, 60))
     estimate = shares(data, Options(bootstrap_rounds=0))

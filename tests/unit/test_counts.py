@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from celery_rmq_delay.analytics.schema import ATTEMPTS, DAY
 from celery_rmq_delay.analytics.storage.made import with_columns
 from celery_rmq_delay.analytics.tables import counts
+from tests.support.corpus import corpus
 
 SCHEMA = to_arrow_schema(StructType([*ATTEMPTS, DAY]), timezone="UTC")
 COUNTED = to_arrow_schema(counts.COUNTS, timezone="UTC")
@@ -79,7 +80,7 @@ def totals(rows: Iterable[dict[str, Any]]) -> tuple[Counter[Any], dict[Any, Any]
     return sums, first
 
 
-@pytest.mark.parametrize("most_codes", [10, 10_000, counts._MOST_CODES])
+@corpus("most_codes", [10, 10_000, counts._MOST_CODES])
 def test_counts_of_some_tasks_each_sum_up_to_those_of_all(monkeypatch: pytest.MonkeyPatch, most_codes: int) -> None:
     table = attempts()
     together = totals(rows_of(counts.counts_of(table)))

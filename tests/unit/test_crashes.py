@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from celery_rmq_delay.amqp.capabilities import Capabilities
 from celery_rmq_delay.headers import CRASHES
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.crashes import crashes, was_interrupted
 from celery_rmq_delay.retry.decision import Action, Arrival, Place, arrive
+from tests.support.corpus import corpus
 
 OLD, V40, V43 = Capabilities((3, 10, 8)), Capabilities((4, 0, 5)), Capabilities((4, 3, 6))
 
@@ -20,14 +19,14 @@ def rejected(times: int, delivery_count: Any = None) -> dict[str, Any]:
     return headers if delivery_count is None else {**headers, "x-delivery-count": delivery_count}
 
 
-@pytest.mark.parametrize("broker", [OLD, V40, V43])
-@pytest.mark.parametrize("quorum", [False, True])
+@corpus("broker", [OLD, V40, V43])
+@corpus("quorum", [False, True])
 def test_a_message_never_delivered_before_was_not_interrupted(broker: Capabilities, quorum: bool) -> None:
     assert not was_interrupted(rejected(3, 7), redelivered=False, quorum=quorum, broker=broker)
 
 
-@pytest.mark.parametrize(
-    ("broker", "quorum", "headers", "interrupted"),
+@corpus(
+    "broker, quorum, headers, interrupted",
     [
         # Where the flag is set for interruptions only, the flag decides.
         (OLD, False, rejected(0), True),
@@ -54,7 +53,7 @@ def test_interruptions_are_distinguished_from_retries(
     assert was_interrupted(headers, redelivered=True, quorum=quorum, broker=broker) is interrupted
 
 
-@pytest.mark.parametrize(("value", "known"), [(2, 2), (0, 0), (-1, 0), ("3", 0), (None, 0), ([], 0), (1.5, 0)])
+@corpus("value, known", [(2, 2), (0, 0), (-1, 0), ("3", 0), (None, 0), ([], 0), (1.5, 0)])
 def test_only_a_whole_number_counts_as_crashes(value: Any, known: int) -> None:
     assert crashes({CRASHES: value}) == known
     assert crashes({}) == 0
@@ -81,21 +80,21 @@ def run_until_given_up(max_crashes: int) -> int:
     raise AssertionError("never given up")
 
 
-@pytest.mark.parametrize(("max_crashes", "kills"), [(0, 2), (1, 2), (2, 3), (3, 4), (7, 8)])
+@corpus("max_crashes, kills", [(0, 2), (1, 2), (2, 3), (3, 4), (7, 8)])
 def test_a_task_that_kills_every_worker_is_given_up_after_more_than_max_crashes(max_crashes: int, kills: int) -> None:
     """The first kill quarantines the task without proof, so at least two are needed."""
     assert run_until_given_up(max_crashes) == kills
 
 
-@pytest.mark.parametrize("known", [0, 1, 99])
-@pytest.mark.parametrize("max_crashes", [0, 3])
+@corpus("known", [0, 1, 99])
+@corpus("max_crashes", [0, 3])
 def test_a_message_that_was_only_prefetched_is_quarantined_and_never_given_up(known: int, max_crashes: int) -> None:
     found = arrival({CRASHES: known}, interrupted=True, is_quarantined=False, max_crashes=max_crashes)
     assert (found.action, found.crashes) == (Action.QUARANTINE, known)
 
 
-@pytest.mark.parametrize("known", [0, 1, 99])
-@pytest.mark.parametrize("is_quarantined", [False, True])
+@corpus("known", [0, 1, 99])
+@corpus("is_quarantined", [False, True])
 def test_a_message_that_was_not_interrupted_runs(known: int, is_quarantined: bool) -> None:
     found = arrival({CRASHES: known}, interrupted=False, is_quarantined=is_quarantined, max_crashes=0)
     assert (found.action, found.crashes) == (Action.RUN, known)

@@ -15,6 +15,7 @@ from pyarrow import parquet
 from celery_rmq_delay.analytics.days import Days
 from celery_rmq_delay.analytics.storage import day_files
 from celery_rmq_delay.analytics.storage.made import Batches, Count
+from tests.support.corpus import corpus
 
 FIRST = date(2026, 3, 1)
 DAYS = Days(FIRST, FIRST + timedelta(days=3))
@@ -70,7 +71,7 @@ def expected(seed: int) -> list[tuple[str, str, int]]:
     return sorted((f"day={row['day']}", row["name"], row["number"]) for row in rows if row["day"] in DAYS)
 
 
-@pytest.mark.parametrize("most_bytes", [1, 2_000, 10**9])
+@corpus("most_bytes", [1, 2_000, 10**9])
 def test_every_row_is_in_the_file_of_its_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int) -> None:
     monkeypatch.setattr(day_files, "_MOST_BYTES", most_bytes)
     write(tmp_path, 3)

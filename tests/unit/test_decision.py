@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
+from inspect import unwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.decision import Action, Attempt, End, Ending, Place, arrive, end, next_delay
 from celery_rmq_delay.retry.delivery import Delivery, Parked, RetryPath
 from celery_rmq_delay.topology.native_retry import NativeRetry
+from tests.support.corpus import corpus
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "what-becomes-of-a-message.md"
 ANY = "any"
@@ -36,9 +38,6 @@ class Table(NamedTuple):
     def cells(self, row: Row) -> Iterator[Row]:
         """Yield all combinations of facts of a row."""
         yield from itertools.product(*(self.values[k] if row[k] == ANY else (row[k],) for k in range(len(self.values))))
-
-    def cases(self) -> list[Any]:
-        return [pytest.param(row, id=" | ".join(row)) for row in self.rows]
 
 
 def table(heading: str, *values: tuple[str, ...]) -> Table:
@@ -75,13 +74,13 @@ RETRY = table("How a retry gets to its delay queue", YES_NO, YES_NO, YES_NO, YES
 ENDED = table("When an attempt has ended", tuple(ENDS), YES_NO, YES_NO)
 
 
-@pytest.mark.parametrize("each", [INTERRUPTED, ARRIVAL, RETRY, ENDED])
+@corpus("each", [INTERRUPTED, ARRIVAL, RETRY, ENDED])
 def test_each_combination_is_in_exactly_one_row(each: Table) -> None:
     found = [cell for row in each.rows for cell in each.cells(row)]
     assert sorted(found) == sorted(itertools.product(*each.values))
 
 
-@pytest.mark.parametrize("row", INTERRUPTED.cases())
+@corpus("row", INTERRUPTED.rows)
 def test_a_delivery_is_interrupted_as_the_table_states(row: Row) -> None:
     for source, kind, version, flagged, fits in INTERRUPTED.cells(row):
         headers = {
@@ -104,8 +103,8 @@ DELIVERED = {
 }
 
 
-@pytest.mark.parametrize("row", ARRIVAL.cases())
-@pytest.mark.parametrize("max_crashes", [0, 1, 3])
+@corpus("row", ARRIVAL.rows)
+@corpus("max_crashes", [0, 1, 3])
 def test_a_delivered_message_goes_where_the_table_states(row: Row, max_crashes: int) -> None:
     for is_applied, source, interrupted, is_last, eta_ahead, is_stopping, is_full in ARRIVAL.cells(row):
         # The kill that quarantined a message does not count; the one found now is one more.
@@ -152,7 +151,7 @@ def way_of_retry(facts: Row) -> tuple[RetryPath, int]:
     return next_delay(found.delivery, ladder, found.retries, is_exact=exact == "yes", is_changed=changed == "yes")
 
 
-@pytest.mark.parametrize("row", RETRY.cases())
+@corpus("row", RETRY.rows)
 def test_a_retry_takes_the_path_that_the_table_states(row: Row) -> None:
     for facts in RETRY.cells(row):
         _, _, native, planned, *_ = facts
@@ -160,9 +159,7 @@ def test_a_retry_takes_the_path_that_the_table_states(row: Row) -> None:
             assert way_of_retry(facts) == (PATHS[row[-1]], 2)
 
 
-@pytest.mark.parametrize(
-    ("sorts", "priority", "path"), [(1, 1, RetryPath.COPY), (1, 0, RetryPath.REJECT), (0, 9, RetryPath.REJECT)]
-)
+@corpus("sorts, priority, path", [(1, 1, RetryPath.COPY), (1, 0, RetryPath.REJECT), (0, 9, RetryPath.REJECT)])
 def test_a_message_with_a_priority_is_copied_where_the_delay_queue_sorts(
     sorts: int, priority: int, path: RetryPath
 ) -> None:
@@ -171,16 +168,14 @@ def test_a_message_with_a_priority_is_copied_where_the_delay_queue_sorts(
     assert found.delivery.path is path
 
 
-@pytest.mark.parametrize(
-    ("named", "path"), [("pays", RetryPath.REJECT), ("alias", RetryPath.COPY), (None, RetryPath.COPY)]
-)
+@corpus("named, path", [("pays", RetryPath.REJECT), ("alias", RetryPath.COPY), (None, RetryPath.COPY)])
 def test_a_message_that_does_not_name_a_task_with_its_own_tiers_is_copied(named: str | None, path: RetryPath) -> None:
     place = Place("q", own_tiers_of="pays")
     found = arrive({"task": named} if named else {}, place, LADDER, known=0, routing_key="q", redelivered=False)
     assert found.delivery.path is path
 
 
-@pytest.mark.parametrize(("source", "action"), [(False, Action.RUN), (True, Action.QUARANTINE)])
+@corpus("source, action", [(False, Action.RUN), (True, Action.QUARANTINE)])
 def test_an_interrupted_message_of_a_single_active_consumer_runs_unless_it_is_quarantined(
     source: bool, action: Action
 ) -> None:
@@ -188,7 +183,7 @@ def test_an_interrupted_message_of_a_single_active_consumer_runs_unless_it_is_qu
     assert arrive({}, place, LADDER, known=0, routing_key="q", redelivered=True).action is action
 
 
-@pytest.mark.parametrize("rejections", [1, 5])
+@corpus("rejections", [1, 5])
 def test_a_message_that_was_rejected_as_often_as_its_queue_allows_is_copied(rejections: int) -> None:
     headers = {"x-death": [{"queue": "q", "reason": "rejected", "count": rejections}]}
     place = Place("q", rejections_allowed=5)
@@ -224,7 +219,7 @@ SETTLED: dict[str, Ending] = {
 }
 
 
-@pytest.mark.parametrize("row", ENDED.cases())
+@corpus("row", ENDED.rows)
 def test_a_message_is_settled_as_the_table_states(row: Row) -> None:
     for how, left, rejects in ENDED.cells(row):
         attempt = Attempt(Delivery("q", 1, None, RetryPath.REJECT), LADDER, 1, 3 if left == "yes" else 1)
@@ -258,32 +253,32 @@ def _other(action: Action) -> Action:
 CHANGED: dict[str, tuple[Table, Callable[[Row], None], str, Callable[[Any], Any]]] = {
     "interrupted": (
         INTERRUPTED,
-        test_a_delivery_is_interrupted_as_the_table_states,
+        unwrap(test_a_delivery_is_interrupted_as_the_table_states),
         "arrive",
         lambda found: found._replace(action=Action.RUN if found.action is not Action.RUN else Action.QUARANTINE),
     ),
     "arrival": (
         ARRIVAL,
-        partial(test_a_delivered_message_goes_where_the_table_states, max_crashes=3),
+        partial(unwrap(test_a_delivered_message_goes_where_the_table_states), max_crashes=3),
         "arrive",
         lambda found: found._replace(action=_other(found.action)),
     ),
     "retry": (
         RETRY,
-        test_a_retry_takes_the_path_that_the_table_states,
+        unwrap(test_a_retry_takes_the_path_that_the_table_states),
         "way_of_retry",
         lambda found: (RetryPath.COPY if found[0] is not RetryPath.COPY else RetryPath.REJECT, found[1]),
     ),
     "ended": (
         ENDED,
-        test_a_message_is_settled_as_the_table_states,
+        unwrap(test_a_message_is_settled_as_the_table_states),
         "end",
         lambda found: found._replace(action=_other(found.action)),
     ),
 }
 
 
-@pytest.mark.parametrize("name", CHANGED)
+@corpus("name", CHANGED)
 def test_another_decision_in_one_row_fails_the_test_of_this_row_only(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

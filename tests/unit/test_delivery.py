@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pickle
 
-import pytest
 from celery.exceptions import Retry
 from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.delivery import Delivery, Parked, RetryPath, advances_by_itself
+from tests.support.corpus import corpus
 
 
 @given(st.integers(1, 6), st.integers(0, 10), st.integers(0, 10), st.booleans())
@@ -30,7 +30,7 @@ def test_a_message_advances_by_itself_where_its_tier_is_its_number_of_retries(
         assert not repeat_last or tier_index != length
 
 
-@pytest.mark.parametrize("path", list(RetryPath))
+@corpus("path", list(RetryPath))
 def test_a_parked_retry_is_a_retry_with_its_path_and_tier(path: RetryPath) -> None:
     retry = Retry("m", KeyError("k"), 10.5)
     parked = Parked.of(retry, path, 2)

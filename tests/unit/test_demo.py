@@ -17,6 +17,7 @@ from celery_rmq_delay.demo.watch import Seen
 from celery_rmq_delay.operations.status import TierStatus
 from celery_rmq_delay.testing.servers import installation
 from celery_rmq_delay.testing.servers.ports import free_port
+from tests.support.corpus import corpus
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 
@@ -38,8 +39,8 @@ def test_without_a_broker_the_error_names_both_ways_to_have_one(
     )
 
 
-@pytest.mark.parametrize(
-    ("url", "reason"),
+@corpus(
+    "url, reason",
     [
         ("amqp://guest:secret@127.0.0.1:{port}//", r"amqp://127.0.0.1:\d+// cannot be used: .*Connection refused"),
         ("redis://:secret@127.0.0.1/0", "The broker's transport is 'redis'.*Use an amqp:// broker_url"),

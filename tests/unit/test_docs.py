@@ -31,6 +31,7 @@ from celery_rmq_delay.testing import plugin
 from celery_rmq_delay.topology.exact import registry
 from celery_rmq_delay.topology.exact.base import Options
 from tests.support import ROOT
+from tests.support.corpus import corpus
 from tests.support.snippets import Snippet, append, pages, snippets, start_project, write
 from tests.support.waiting import SECONDS
 
@@ -40,7 +41,7 @@ QUICKSTART = ROOT / "docs/start/quickstart.md"
 PYTHON = [snippet for page in pages() for snippet in snippets(page) if snippet.language == "python"]
 
 
-@pytest.mark.parametrize("snippet", PYTHON, ids=str)
+@corpus("snippet", PYTHON)
 def test_python_in_the_docs_compiles(snippet: Snippet) -> None:
     compile(snippet.code, str(snippet), "exec")
 
@@ -60,7 +61,7 @@ def settings_in(snippet: Snippet) -> list[object]:
 CONFIGURED = [snippet for snippet in PYTHON if settings_in(snippet)]
 
 
-@pytest.mark.parametrize("snippet", CONFIGURED, ids=str)
+@corpus("snippet", CONFIGURED)
 def test_settings_in_the_docs_are_valid(snippet: Snippet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._FACTORIES, "steps", registry._FACTORIES["levels"])  # a page registers a custom one
     for raw in settings_in(snippet):
@@ -92,7 +93,7 @@ def run(folder: Path, code: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", QUICKSTART], ids=lambda page: page.name)
+@corpus("page", [ROOT / "README.md", QUICKSTART])
 def test_the_example_without_django_can_be_imported(page: Path, tmp_path: Path) -> None:
     write(page, tmp_path, "shop.py")
     output = run(
@@ -192,7 +193,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
+@corpus("key, value", [(key, value) for key, values in WRONG.items() for value in values])
 def test_the_error_of_a_wrong_value_is_documented(key: str, value: object) -> None:
     with pytest.raises(celery_rmq_delay.SettingsError) as raised:
         config.parse_settings({key: value})
@@ -292,7 +293,7 @@ def test_every_public_name_is_in_the_docs() -> None:
 API = (ROOT / "docs/reference/api.md").read_text()
 
 
-@pytest.mark.parametrize("path", re.findall(r"^::: ([\w.]+)", API, re.MULTILINE))
+@corpus("path", re.findall(r"^::: ([\w.]+)", API, re.MULTILINE))
 def test_every_name_of_the_api_reference_exists_and_has_a_docstring(path: str) -> None:
     assert pydoc.getdoc(pydoc.locate(path))  # type: ignore[no-untyped-call]
 
@@ -310,7 +311,7 @@ def test_the_readme_has_at_most_100_lines() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+@corpus("page", pages())
 def test_links_between_files_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text())
     assert [name for name, _ in targets if not (page.parent / name).exists()] == []

@@ -6,12 +6,12 @@ import re
 from collections import defaultdict
 
 import click
-import pytest
 from pyspark.sql.types import StructType
 
 from celery_rmq_delay.analytics import schema
 from celery_rmq_delay.analytics.cli import main
 from tests.support import ROOT
+from tests.support.corpus import corpus
 
 PAGE = (ROOT / "docs/reference/analytics.md").read_text()
 #: Its options are documented in its help.
@@ -52,7 +52,7 @@ def test_defaults_are_as_documented() -> None:
             assert re.search(rf"[;.,] `?{option.default}`?\b", described[option.opts[0]]), option.opts[0]
 
 
-@pytest.mark.parametrize("table", TABLES)
+@corpus("table", TABLES)
 def test_every_column_of_every_table_is_documented_and_no_other(table: str) -> None:
     described: StructType = getattr(schema, table.upper())
     names = {name for row in cells(f"\n### `{table}`\n") for name in re.findall(r"`(\w+)`", row[0])}

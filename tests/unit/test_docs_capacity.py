@@ -6,7 +6,6 @@ import re
 import shlex
 from itertools import pairwise
 
-import pytest
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
@@ -17,6 +16,7 @@ from celery_rmq_delay.operations.capacity.costs import CONSTANTS, VERSIONS, Cons
 from celery_rmq_delay.operations.capacity.quantities import format_number
 from tests.support import ROOT
 from tests.support.apps import bare_app
+from tests.support.corpus import corpus
 from tests.support.snippets import Snippet, snippets
 
 PAGE = ROOT / "docs/operate/capacity.md"
@@ -31,7 +31,7 @@ def paragraphs(arguments: list[str]) -> list[str]:
     return result.output.rstrip().split("\n\n")
 
 
-@pytest.mark.parametrize(("ask", "output"), EXAMPLES, ids=str)
+@corpus("ask, output", EXAMPLES)
 def test_a_block_of_output_matches_the_command_above_it(ask: Snippet, output: Snippet) -> None:
     words = shlex.split(ask.code)
     assert words[:4] == ["celery", "-A", "proj", "rmq-delay"]

@@ -6,11 +6,11 @@ import configparser
 import json
 import shlex
 
-import pytest
 import yaml
 from celery.bin.celery import celery
 
 from tests.support import ROOT
+from tests.support.corpus import corpus
 from tests.support.snippets import Snippet, snippets
 
 PAGE = ROOT / "docs/operate/production-workers.md"
@@ -31,7 +31,7 @@ def worker_arguments(snippet: Snippet) -> list[str]:
     return json.loads(command)[1:]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("language", ["ini", "dockerfile"])
+@corpus("language", ["ini", "dockerfile"])
 def test_the_worker_of_the_page_has_only_options_that_celery_knows(language: str) -> None:
     arguments = worker_arguments(SNIPPETS[language])
     assert arguments[:3] == ["-A", "shop", "worker"]

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import celery
 import click
-import pytest
 
 import celery_rmq_delay
 from celery_rmq_delay.cli import main as cli
 from tests.support import ROOT
+from tests.support.corpus import corpus
 from tests.support.snippets import snippets
 
 PAGE = ROOT / "docs/operate/troubleshoot.md"
 QUOTES = [
-    pytest.param(snippet.title, line, id=f"{snippet}-{number}")
+    (snippet.title, line)
     for snippet in snippets(PAGE)
     if snippet.language == "text"
-    for number, line in enumerate(snippet.code.splitlines())
+    for line in snippet.code.splitlines()
 ]
 #: The source of the fences of each title; tests/integration/test_troubleshoot.py checks those of RabbitMQ.
 PRINTERS = {"": celery_rmq_delay, "Celery": click}
@@ -50,7 +50,7 @@ def pieces(quote: str) -> list[str]:
     return [piece for piece in re.split(r"\.\.\.|'[^']*'", quote) if len(piece.strip(" .:(,)")) > 2]
 
 
-@pytest.mark.parametrize(("title", "line"), [quote for quote in QUOTES if quote.values[0] != "RabbitMQ"])
+@corpus("title, line", [quote for quote in QUOTES if quote[0] != "RabbitMQ"])
 def test_a_quoted_message_is_printed_by_the_code(title: str, line: str) -> None:
     assert pieces(line)
     assert [piece for piece in pieces(line) if piece.strip() not in printed(title)] == []

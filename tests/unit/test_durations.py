@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from celery_rmq_delay.durations import MAX_TTL_MS, format_ms, parse_ms
 from celery_rmq_delay.exceptions import SettingsError
+from tests.support.corpus import corpus
 
 delays = st.integers(1, MAX_TTL_MS)
 
@@ -40,8 +41,8 @@ def test_seconds_and_timedelta_mean_the_same(ms: int) -> None:
     assert parse_ms(Fraction(ms, 1000), "tiers") == ms
 
 
-@pytest.mark.parametrize(
-    ("text", "ms"),
+@corpus(
+    "text, ms",
     [
         ("10s", 10_000),
         (" 1m ", 60_000),
@@ -57,8 +58,8 @@ def test_documented_delays_are_parsed(text: str, ms: int) -> None:
     assert parse_ms(text, "tiers") == ms
 
 
-@pytest.mark.parametrize(
-    ("ms", "text"),
+@corpus(
+    "ms, text",
     [
         (400, "400ms"),
         (1000, "1s"),
@@ -82,7 +83,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("value", WRONG, ids=lambda value: repr(value)[:20])
+@corpus("value", WRONG)
 def test_an_invalid_delay_is_one_error_with_setting_value_and_fix(value: Any) -> None:
     with pytest.raises(SettingsError, match=r"rmq_delay\.tiers\[1\]: found ") as caught:
         parse_ms(value, "rmq_delay.tiers[1]")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from celery_rmq_delay.events import schema as events
 from celery_rmq_delay.events.schema import Event, event_id, rollup_id
 from celery_rmq_delay.exceptions import EventError
+from tests.support.corpus import corpus
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=timezone.utc)
 PARKED = Event(
@@ -48,7 +49,7 @@ ROLLUP = Event(
 )
 
 
-@pytest.mark.parametrize("event", [PARKED, ROLLUP], ids=lambda event: event.kind)
+@corpus("event", [PARKED, ROLLUP])
 def test_written_events_are_read_back(event: Event) -> None:
     assert Event.from_json(event.to_json()) == event
 
@@ -122,7 +123,7 @@ WRONG: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("field", "value"), WRONG)
+@corpus("field, value", WRONG)
 def test_a_wrong_field_is_named(field: str, value: object) -> None:
     raw = json.loads(PARKED.to_json()) | {field: value}
     with pytest.raises(EventError) as raised:
@@ -131,7 +132,7 @@ def test_a_wrong_field_is_named(field: str, value: object) -> None:
     assert str(raised.value).startswith(f"{field}: found ")
 
 
-@pytest.mark.parametrize("field", ["event_id", "kind", "occurred_at", "task", "queue", "worker", "version", "task_id"])
+@corpus("field", ["event_id", "kind", "occurred_at", "task", "queue", "worker", "version", "task_id"])
 def test_a_missing_field_is_named(field: str) -> None:
     raw = json.loads(PARKED.to_json())
     del raw[field]
@@ -150,10 +151,9 @@ def test_an_undecodable_message_may_have_no_task_id() -> None:
     assert Event.from_json(event.to_json()) == event
 
 
-@pytest.mark.parametrize(
+@corpus(
     "data",
     [b"", b"[]", b"null", b"1", b"{", b"\xff\xfe", b'"' + b"x" * 20_000, b"[" * 10_000, b"9" * 5_000, b"{}", b"NaN"],
-    ids=lambda data: repr(data[:6]),
 )
 def test_invalid_events_are_refused(data: bytes) -> None:
     with pytest.raises(EventError):

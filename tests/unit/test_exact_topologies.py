@@ -23,6 +23,7 @@ from celery_rmq_delay.topology.exact.hold import LEASE_MS, Hold, bucket
 from celery_rmq_delay.topology.exact.levels import Levels, routing_key, word
 from celery_rmq_delay.topology.exact.plugin import Plugin
 from tests.support.brokers.topics import matches
+from tests.support.corpus import corpus
 
 QUEUES = st.text(min_size=1, max_size=80).filter(lambda name: len(name.encode()) <= MAX_NAME_BYTES)
 UNITS = st.sampled_from([100, 500, 1000, 60_000])
@@ -70,7 +71,7 @@ def waited(objects: Objects, route: Route, passed: list[str]) -> int:
     return sum(ttls[name] for name in passed)
 
 
-@pytest.mark.parametrize("topology", [Levels(options()), Hold(options()), Plugin(options())])
+@corpus("topology", [Levels(options()), Hold(options()), Plugin(options())])
 def test_messages_to_a_deleted_queue_are_exhausted(topology: Topology) -> None:
     route = topology.route(5_000, "shop")
     objects = topology.frame() + route.objects + topology.route(5_000, "other").objects
@@ -128,7 +129,7 @@ def test_a_held_queue_outlives_its_messages() -> None:
     assert queue.arguments["x-expires"] == queue.arguments["x-message-ttl"] + LEASE_MS
 
 
-@pytest.mark.parametrize("unit", [100, 1000, 60_000])
+@corpus("unit", [100, 1000, 60_000])
 def test_no_queue_has_a_longer_ttl_than_rabbitmq_allows(unit: int) -> None:
     for name in ("levels", "hold", "loop"):
         topology = registry.make(name, options(unit_ms=unit))
@@ -164,15 +165,15 @@ def test_a_long_name_has_a_digest_for_its_word() -> None:
     assert word("ä" * 120) != word("ä" * 119 + "b")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "milliseconds"),
+@corpus(
+    "seconds, milliseconds",
     [(0, 0), (-1, 0), (-math.inf, 0), (0.0001, 1), (0.3, 300), (1.1, 1100), (1.5, 1500), (2**31, 2**31 * 1000)],
 )
 def test_seconds_are_rounded_up_to_milliseconds_and_the_past_is_now(seconds: float, milliseconds: int) -> None:
     assert whole_ms(seconds, "countdown") == milliseconds
 
 
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, 10**400, "5", None, True, timedelta(seconds=5), [1]])
+@corpus("wrong", [math.nan, math.inf, 10**400, "5", None, True, timedelta(seconds=5), [1]])
 def test_an_invalid_delay_is_an_error_that_shows_the_value(wrong: object) -> None:
     with pytest.raises(DelayError, match="countdown: found"):
         whole_ms(wrong, "countdown")

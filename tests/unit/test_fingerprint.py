@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay.events.fingerprint import fingerprint, normalise_message, top_frame, without_retry
 from celery_rmq_delay.redaction import DEFAULT
+from tests.support.corpus import corpus
 from tests.support.effort import assert_linear
 
 SAME = [
@@ -29,7 +29,7 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other", "both"), SAME)
+@corpus("one, other, both", SAME)
 def test_messages_that_differ_in_names_and_numbers_are_the_same(one: str, other: str, both: str) -> None:
     assert normalise_message(one) == normalise_message(other) == both
     assert fingerprint("E", one, None) == fingerprint("E", other, None)
@@ -50,7 +50,7 @@ def test_normalising_a_message_twice_changes_nothing(message: str) -> None:
     assert not any(char in "0123456789" for char in once)
 
 
-@pytest.mark.parametrize("unit", ["a", "a@", "'", "0", "0x", "a.", "1-", '"', "a-"])
+@corpus("unit", ["a", "a@", "'", "0", "0x", "a.", "1-", '"', "a-"])
 def test_hostile_messages_are_normalised_quickly(unit: str) -> None:
     assert_linear(lambda size: normalise_message(unit * size), 500_000)
 
@@ -106,7 +106,7 @@ def test_without_any_library_the_innermost_frame_is_named() -> None:
     assert top_frame(text) == "json/decoder.py:raw_decode"
 
 
-@pytest.mark.parametrize("text", [None, "", "no traceback", 'File "', 'File "a", line', 'File "' * 100_000])
+@corpus("text", [None, "", "no traceback", 'File "', 'File "a", line', 'File "' * 100_000])
 def test_text_without_a_traceback_has_no_frame(text: str | None) -> None:
     assert top_frame(text) is None
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay import headers as h
+from tests.support.corpus import corpus
 
 #: In RabbitMQ's format: a message that was rejected twice from `q`, newest entry first.
 ADVANCED = {
@@ -128,8 +128,8 @@ def test_a_republished_history_would_look_like_a_cycle_and_is_removed() -> None:
     assert h.without_dead_letters({"x-mine": 1, "x-death-row": 2}) == {"x-mine": 1, "x-death-row": 2}
 
 
-@pytest.mark.parametrize(
-    ("headers", "queue"),
+@corpus(
+    "headers, queue",
     [
         (ADVANCED, "q"),
         ({h.QUEUE: "other", **ADVANCED}, "other"),
@@ -182,7 +182,7 @@ def test_every_replay_is_the_next_generation() -> None:
     assert second == {**headers, h.GENERATION: 2}
 
 
-@pytest.mark.parametrize("value", [0, -1, h.MAX_GENERATION + 1, 2**31 - 1, 2**63 - 1, True, None, 1.5, "2", [], {}])
+@corpus("value", [0, -1, h.MAX_GENERATION + 1, 2**31 - 1, 2**63 - 1, True, None, 1.5, "2", [], {}])
 def test_a_generation_that_no_requeue_has_set_counts_as_none(value: Any) -> None:
     assert h.generation({h.GENERATION: value}) == 0
     assert h.replayed({h.GENERATION: value}) == {h.GENERATION: 1}
@@ -198,13 +198,13 @@ def test_a_replay_stays_in_the_life_that_a_requeue_from_the_database_has_named()
     assert h.replayed(headers) == {"id": "a", h.GENERATION: 2, h.LIFE: "0123abcd"}
 
 
-@pytest.mark.parametrize("value", [None, "", 7, b"first", ["first"], "x" * 33, "a\0", "grün", "a\n"])
+@corpus("value", [None, "", 7, b"first", ["first"], "x" * 33, "a\0", "grün", "a\n"])
 def test_an_invalid_life_is_read_as_none(value: Any) -> None:
     assert h.life({h.LIFE: value}) is None
 
 
-@pytest.mark.parametrize(
-    ("expires", "is_past"),
+@corpus(
+    "expires, is_past",
     [
         ("2026-01-31T12:00:00+00:00", True),
         ("2026-01-31T12:00:00", True),

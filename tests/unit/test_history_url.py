@@ -8,21 +8,20 @@ import pytest
 
 from celery_rmq_delay.exceptions import HistoryError
 from celery_rmq_delay.history.url import checked, problem_of, shown, without_secrets
+from tests.support.corpus import corpus
 
 KEY, SECRET = "AKIAEXAMPLE", "wJalrXUtnFEMI"
 
 
-@pytest.mark.parametrize(
-    "url", ["/srv/history", "file:///srv/history", "s3://bucket", "gs://b/h", "hdfs://name:8020/h"]
-)
+@corpus("url", ["/srv/history", "file:///srv/history", "s3://bucket", "gs://b/h", "hdfs://name:8020/h"])
 def test_places_that_pyarrow_opens_are_valid(url: str) -> None:
     assert problem_of(url) is None
     assert checked(url) == url
     assert shown(url) == url
 
 
-@pytest.mark.parametrize(
-    ("url", "error"),
+@corpus(
+    "url, error",
     [
         ("history", "has to be absolute"),
         ("./history", "has to be absolute"),
@@ -40,7 +39,7 @@ def test_other_places_are_refused_with_a_fix(url: Any, error: str) -> None:
     assert error in str(raised.value)
 
 
-@pytest.mark.parametrize(
+@corpus(
     "url",
     [
         f"s3://{KEY}:{SECRET}@bucket/history",

@@ -17,6 +17,7 @@ from celery_rmq_delay import RetryableTask
 from celery_rmq_delay.worker import hooks
 from celery_rmq_delay.worker.trace import LeanInfo
 from tests.support import ROOT
+from tests.support.corpus import corpus
 
 PACKAGE = Path(str(celery_rmq_delay.__file__)).parent
 #: The package's modules that run in workers and publishers.
@@ -97,7 +98,7 @@ def test_missing_hooks_are_reported_with_the_versions_that_have_them(gone: str) 
     assert "celery 5.5.0 to 5.7.0" in text
 
 
-@pytest.mark.parametrize("where", ["celery.no_such_module", "celery:NoSuchClass"])
+@corpus("where", ["celery.no_such_module", "celery:NoSuchClass"])
 def test_a_module_or_class_that_is_gone_is_missing(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setitem(hooks.HOOKS, where, ("name",))
     hooks.missing.cache_clear()

@@ -12,6 +12,7 @@ import pytest
 
 from celery_rmq_delay.analytics.tables.bursts import MINUTES, SOURCE, Bursts, spans, usual_rates
 from celery_rmq_delay.analytics.tables.merging import Incident, of_day, over_midnight
+from tests.support.corpus import corpus
 
 DAY = 20_000
 START = DAY * MINUTES
@@ -54,7 +55,7 @@ def test_an_outage_is_found_behind_another_queue_that_fails_sixty_times_a_minute
     assert round(one.excess) == 600
 
 
-@pytest.mark.parametrize("seed", range(5))
+@corpus("seed", range(5))
 def test_usual_failures_are_no_incident_however_many_they_are(seed: int) -> None:
     assert not found([*at_random(60, seed), *at_random(0.3, seed + 10, task="mail")])
 
@@ -149,7 +150,7 @@ def test_a_usual_rate_leaves_out_blocks_with_many_more_failures() -> None:
     assert usual_rates(failed, np.zeros(failed.shape)).tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@corpus("seed", range(8))
 def test_a_batch_that_runs_once_a_day_and_fails_as_always_is_no_incident(seed: int) -> None:
     random = np.random.default_rng(seed)
     rows = []
@@ -209,7 +210,7 @@ def long_outage(begins: int, hours: int) -> list[Incident]:
     return over_midnight([each for day in days for each in day], DEFAULT)
 
 
-@pytest.mark.parametrize("hours", [20, 26, 30, 36, 40])
+@corpus("hours", [20, 26, 30, 36, 40])
 def test_an_outage_of_more_than_a_day_ends_when_it_does_and_not_at_midnight(hours: int) -> None:
     (one,) = long_outage(7 * 60, hours)
     assert abs(one.first - START - 7 * 60) <= 5

@@ -17,6 +17,7 @@ from celery_rmq_delay.headers import LANE
 from celery_rmq_delay.ladders import Ladder, lane_of
 from celery_rmq_delay.settings.values import NOT_SET
 from tests.support.apps import bare_app
+from tests.support.corpus import corpus
 
 
 def test_install_leaves_its_settings_on_the_app() -> None:
@@ -212,8 +213,8 @@ def pays() -> None:
     """Do nothing."""
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
+@corpus(
+    "option, value",
     [
         ("acks_late", False),
         ("acks_on_failure_or_timeout", False),

@@ -18,6 +18,7 @@ from celery_rmq_delay.analytics.estimate.search import Search
 from celery_rmq_delay.analytics.estimate.shares import shares
 from celery_rmq_delay.analytics.figures import TIMES
 from celery_rmq_delay.exceptions import SettingsError
+from tests.support.corpus import corpus
 from tests.support.recoveries import NEVER, TRUTHS, exponential, intervals, mixed, ms, seen
 
 OPTIONS = Options(bootstrap_rounds=50)
@@ -51,8 +52,8 @@ def test_a_ladder_that_recovers_nothing_has_no_time_to_recovery():
     assert all(np.isnan(getattr(found, name)) for name in TIMES)
 
 
-@pytest.mark.parametrize(
-    ("max_retries", "retries", "ladder", "is_endless"),
+@corpus(
+    "max_retries, retries, ladder, is_endless",
     [
         (3, 3, (1, 2, 3), False),
         (2, 2, (1, 2), False),
@@ -100,8 +101,8 @@ def known(truth, options, today=TODAY, least_s=0.0):
     return Search(share, share, ms(today), LATE, least_s, 1.2 * ends_s, options)
 
 
-@pytest.mark.parametrize("least_s", [0.0, 600.0])
-@pytest.mark.parametrize("truth", TRUTHS)
+@corpus("least_s", [0.0, 600.0])
+@corpus("truth", TRUTHS)
 def test_the_search_finds_the_result_of_brute_force(truth, least_s):
     delays = [1000, 5000, 10_000, 60_000, 300_000, 1_800_000]
     search = known(truth, Options(max_tiers=3, delays_ms=delays, time_tolerance=1.0), (10, 60, 1800), least_s)
@@ -121,7 +122,7 @@ def test_the_weight_of_delay_decides_between_fewer_retries_and_earlier_ones():
     assert early.attempts > few.attempts
 
 
-@pytest.mark.parametrize("truth", TRUTHS)
+@corpus("truth", TRUTHS)
 def test_no_time_to_recovery_is_longer_than_todays_by_more_than_the_tolerance(truth):
     search = known(truth, Options())
     found, today = search.figures(np.array([search.best()])), search.current
@@ -183,7 +184,7 @@ def test_a_limit_of_no_recoveries_states_how_many_the_advised_ladder_loses():
     assert decision.lost == pytest.approx((1 - recovery) * data.recoveries, rel=0.05)
 
 
-@pytest.mark.parametrize("never", [0.97, 0.5])
+@corpus("never", [0.97, 0.5])
 def test_a_ladder_that_recovers_hardly_anything_has_a_note_that_more_tiers_do_not_help(never):
     truth = mixed(never, NEVER, exponential(120))
     data = intervals(seen(truth, 20_000, [TODAY], seed=1), GRID)
@@ -211,8 +212,8 @@ def test_a_ladder_that_cannot_be_improved_stays():
     assert "today's ladder is" in decision.reason
 
 
-@pytest.mark.parametrize(
-    ("data", "ladder", "error"),
+@corpus(
+    "data, ladder, error",
     [
         (lambda: seen(TRUTHS["exponential"], 100, PAST, seed=1), TODAY, "retried failures, at least 200"),
         (lambda: seen(TRUTHS["exponential"], 2000, [(1,)], seed=1), TODAY, "recoveries, at least 50"),
@@ -229,7 +230,7 @@ def test_too_few_data_give_no_advice_and_a_reason(data, ladder, error):
     assert error in decision.reason
 
 
-@pytest.mark.parametrize("count", [0, 1, 1000])
+@corpus("count", [0, 1, 1000])
 def test_failures_that_never_end_advise_nothing(count):
     never = np.full(count, 100)
     data = Intervals(never, np.full(count, Intervals.OPEN), np.arange(count), np.ones(count))
@@ -238,8 +239,8 @@ def test_failures_that_never_end_advise_nothing(count):
     assert "not enough data" in decision.reason
 
 
-@pytest.mark.parametrize(
-    ("given", "error"),
+@corpus(
+    "given, error",
     [
         ({"points_per_decade": 0}, "points_per_decade: found 0"),
         ({"bootstrap_rounds": -1}, "bootstrap_rounds: found -1"),

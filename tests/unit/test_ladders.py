@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from celery_rmq_delay.durations import MAX_TTL_MS
 from celery_rmq_delay.ladders import Ladder, lane_of
+from tests.support.corpus import corpus
 
 tiers = st.lists(st.integers(1, MAX_TTL_MS // 2), min_size=1, max_size=8).map(tuple)
 types = st.sampled_from(["classic", "quorum"])
@@ -95,7 +96,7 @@ def test_the_lane_of_a_task_never_changes() -> None:
     assert [lane_of(f"task-{number}", 5) for number in range(6)] == [3, 1, 3, 3, 0, 0]
 
 
-@pytest.mark.parametrize("lanes", [2, 5, 8])
+@corpus("lanes", [2, 5, 8])
 def test_tasks_are_even_over_the_lanes(lanes: int) -> None:
     tasks = 20_000
     found = Counter(lane_of(str(uuid.UUID(int=number * 7919)), lanes) for number in range(tasks))

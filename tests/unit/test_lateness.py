@@ -13,6 +13,7 @@ from celery_rmq_delay.analytics.estimate.observed import Observed
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.outages import by_outage
 from celery_rmq_delay.analytics.estimate.shares import shares
+from tests.support.corpus import corpus
 from tests.support.recoveries import ms
 
 OPTIONS = Options(bootstrap_rounds=50)
@@ -67,8 +68,9 @@ def recovery(draw, ladder, is_same):
     return (lasts <= ends(ladder, random, 200_000, is_same)[1][:, -1]).mean()
 
 
-@pytest.mark.parametrize("is_same", [False, True])
-@pytest.mark.parametrize("lasting", LASTING)
+@pytest.mark.slow
+@corpus("is_same", [False, True])
+@corpus("lasting", LASTING)
 def test_no_advice_loses_recoveries_that_todays_ladder_owes_to_its_lateness(lasting, is_same):
     draw = LASTING[lasting]
     for ladder in LADDERS:
@@ -80,7 +82,7 @@ def test_no_advice_loses_recoveries_that_todays_ladder_owes_to_its_lateness(last
         assert lost < 0.015
 
 
-@pytest.mark.parametrize("lasting", LASTING)
+@corpus("lasting", LASTING)
 def test_the_lateness_of_retries_is_known_though_late_ones_recover_more_often(lasting):
     ladder = (30, 60, 120)
     data, retries, _ = history(LASTING[lasting], ladder, 1)

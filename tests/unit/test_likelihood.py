@@ -9,6 +9,7 @@ from celery_rmq_delay.analytics.estimate.grid import Grid
 from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.knots import Knots
 from celery_rmq_delay.analytics.estimate.likelihood import maximise
+from tests.support.corpus import corpus
 
 GRID = Grid(0.1, 1e6, 50)
 #: Cells of attempts that are far from each other, so that each of them is a knot.
@@ -36,7 +37,7 @@ def estimated(data):
 
 
 @pytest.mark.filterwarnings("ignore::lifelines.exceptions.ApproximationWarning")
-@pytest.mark.parametrize("seed", range(8))
+@corpus("seed", range(8))
 def test_the_estimate_agrees_with_lifelines(seed):
     from lifelines import KaplanMeierFitter
 

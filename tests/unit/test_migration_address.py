@@ -32,6 +32,7 @@ from celery_rmq_delay.operations.migration.address import (
 from celery_rmq_delay.topology.exact.base import Options
 from celery_rmq_delay.topology.exact.hold import Hold
 from celery_rmq_delay.topology.exact.levels import Levels
+from tests.support.corpus import corpus
 
 NOW = 1_800_000_000_000
 APP = Celery("shop", set_as_current=False)
@@ -106,7 +107,7 @@ def test_the_eta_of_the_first_protocol_is_in_its_body() -> None:
     assert found.due_ms == 1_000_000_000_000
 
 
-@pytest.mark.parametrize("body", [b"", b"\x80\x04", b"[1]", b'{"eta": 5}', b"[" * 100_000])
+@corpus("body", [b"", b"\x80\x04", b"[1]", b'{"eta": 5}', b"[" * 100_000])
 def test_a_body_without_a_due_time_falls_back_to_the_routing_key(body: bytes) -> None:
     found = celery_native(Waiting("celery_delayed_1", calculate_routing_key(3, "q"), {}, body), queue("q"))
     assert found.due_ms == NOW + 3000
@@ -124,7 +125,7 @@ def test_a_death_with_a_count_above_one_is_ignored() -> None:
     assert found.due_ms == NOW + 4000
 
 
-@pytest.mark.parametrize("key", ["", "q", "1.0.q", ".".join("0" * 28), "2." * 28 + "q", "0." * 28])
+@corpus("key", ["", "q", "1.0.q", ".".join("0" * 28), "2." * 28 + "q", "0." * 28])
 def test_a_key_without_bits_is_not_understood(key: str) -> None:
     with pytest.raises(NotUnderstoodError, match="does not begin with 28 bits"):
         celery_native(Waiting("celery_delayed_0", key, {}), queue("q"))
@@ -136,8 +137,8 @@ def test_a_key_that_no_queue_takes_is_not_understood() -> None:
         celery_native(Waiting("celery_delayed_0", calculate_routing_key(1, "q"), {}), direct, Broadcast("q"))
 
 
-@pytest.mark.parametrize(
-    ("queues", "expected"),
+@corpus(
+    "queues, expected",
     [
         ([queue("a", "k"), queue("b", "x.k")], ["a"]),
         ([queue("a", "x.k")], []),
@@ -197,20 +198,20 @@ def test_a_hold_queue_of_a_fraction_of_a_second_and_a_queue_that_is_called_like_
     assert found == Address((Destination("5m.x"),), NOW + 1500)
 
 
-@pytest.mark.parametrize("key", ["", "q", "q.2", "q.1", ".1.1.1", "q.1.0.x"])
+@corpus("key", ["", "q", "q.2", "q.1", ".1.1.1", "q.1.0.x"])
 def test_a_key_that_belongs_to_no_level_is_not_understood(key: str) -> None:
     with pytest.raises(NotUnderstoodError):
         in_levels(Waiting("p.levels.1s.classic.2", key, {}), NOW, unit_ms=1000, queues=())
 
 
-@pytest.mark.parametrize("name", ["p.hold.", "p.hold.q", "p.hold.5s.", "hold", "p.hold.5y.q"])
+@corpus("name", ["p.hold.", "p.hold.q", "p.hold.5s.", "hold", "p.hold.5y.q"])
 def test_a_name_that_is_not_of_a_hold_queue_is_not_understood(name: str) -> None:
     with pytest.raises(NotUnderstoodError):
         in_hold(Waiting(name, "", {}), NOW, prefix="p", queues=())
 
 
-@pytest.mark.parametrize("due", [None, "1", True, -1, 1.5])
-@pytest.mark.parametrize("to", [None, 5, "", "q" * 256, "é" * 128])
+@corpus("due", [None, "1", True, -1, 1.5])
+@corpus("to", [None, 5, "", "q" * 256, "é" * 128])
 def test_headers_that_are_not_ours_are_not_understood(due: Any, to: Any) -> None:
     with pytest.raises(NotUnderstoodError):
         in_loop(Waiting("loop", "loop", {h.DUE: due, h.TO: "q"}), NOW)

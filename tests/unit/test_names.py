@@ -22,6 +22,7 @@ from celery_rmq_delay.names import (
     return_key,
     tier_of,
 )
+from tests.support.corpus import corpus
 
 NASTY = ["a", "a.first", "a.retry", "a.retry.1", "a@1", "return", "dlx", "a.ladder", "a.ladder.12345678", "a.retry.1.x"]
 queues = st.one_of(
@@ -69,7 +70,7 @@ def test_names_of_managed_objects_are_distinguished_from_those_of_users(
     assert is_derived(quarantine(queue))
 
 
-@pytest.mark.parametrize("queue", NASTY)
+@corpus("queue", NASTY)
 def test_names_that_only_resemble_managed_ones_belong_to_users(queue: str) -> None:
     assert not is_derived(queue)
 
@@ -95,7 +96,7 @@ def test_any_routing_key_has_a_tier_or_none(queue: str, key: str) -> None:
         assert key.startswith(f"{queue}@")
 
 
-@pytest.mark.parametrize("key", ["a@", "a@-1", "a@+1", "a@1.0", "a@ 1", "a@²", "a", "@", "", "b@1", "a@1@x"])
+@corpus("key", ["a@", "a@-1", "a@+1", "a@1.0", "a@ 1", "a@²", "a", "@", "", "b@1", "a@1@x"])
 def test_other_keys_have_no_tier(key: str) -> None:
     assert tier_of("a", key) == 0
 
@@ -131,9 +132,9 @@ def test_a_name_over_255_bytes_is_refused_with_its_size() -> None:
         check_name("ü" * 128, "prefix")
 
 
-@pytest.mark.parametrize("queue", ["q", "a.retry.eu", "a.retry.1.5s.b", "q.quarantine"])
-@pytest.mark.parametrize("prefix", ["rmq_delay", "p.retry.1.5s"])
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
+@corpus("queue", ["q", "a.retry.eu", "a.retry.1.5s.b", "q.quarantine"])
+@corpus("prefix", ["rmq_delay", "p.retry.1.5s"])
+@corpus("kind", ["classic", "quorum"])
 def test_the_name_of_a_delay_queue_contains_its_origin_queue(queue: str, prefix: str, kind: QueueType) -> None:
     assert origin_of(delay_queue(queue, 2, 90_000, prefix, kind)) == queue
     assert origin_of(queue) is None

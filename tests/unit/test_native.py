@@ -15,6 +15,7 @@ from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.topology.native_retry import NativeRetry, native_retry_tiers, refusal
 from tests.support.apps import app_of
+from tests.support.corpus import corpus
 
 CONSTANT, GROWING = NativeRetry(Ladder((500, 500))), NativeRetry(Ladder((500, 1000, 1200)))
 
@@ -58,8 +59,8 @@ def test_the_error_of_other_tiers_shows_valid_tiers() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("more", "setting", "hint"),
+@corpus(
+    "more, setting, hint",
     [
         ({"jitter": 0.1}, "rmq_delay.jitter", "no jitter"),
         ({"queue_type": "classic"}, "rmq_delay.queue_type", '"quorum"'),
@@ -132,7 +133,7 @@ def test_a_retry_that_the_broker_would_hold_for_another_time_is_a_copy() -> None
     assert not CONSTANT.takes(counts(), 300, most=3)  # tiers of a task
 
 
-@pytest.mark.parametrize("junk", ["3", -1, None, 2.5, True])
+@corpus("junk", ["3", -1, None, 2.5, True])
 def test_an_invalid_count_in_a_header_is_no_error(junk: Any) -> None:
     headers = {"x-acquired-count": junk, "x-delivery-count": junk}
     assert CONSTANT.requeue_count(headers) in (0, 1)
@@ -173,8 +174,8 @@ def test_a_task_of_a_native_queue_has_no_tiers_of_its_own() -> None:
         app.finalize()
 
 
-@pytest.mark.parametrize(
-    ("version", "quorum", "piece"),
+@corpus(
+    "version, quorum, piece",
     [
         ((4, 3, 0), True, "needs RabbitMQ 4.3.1 or newer. The broker is 4.3.0"),
         ((3, 10, 8), False, "The broker is 3.10.8"),

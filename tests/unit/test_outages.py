@@ -10,6 +10,7 @@ from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.ladders import Today
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.outages import by_outage
+from tests.support.corpus import corpus
 from tests.support.recoveries import exponential, inspected, intervals, seen
 
 OPTIONS = Options(bootstrap_rounds=50)
@@ -66,7 +67,7 @@ def test_a_long_outage_beside_failures_every_hour_is_one_of_many():
     assert found.clusters > 20
 
 
-@pytest.mark.parametrize("hours", [0.5, 5.5, 8.0])
+@corpus("hours", [0.5, 5.5, 8.0])
 def test_one_outage_is_too_few_data_however_many_tasks_it_touched(hours):
     data = by_outage(intervals(outage(hours, 3000, seed=1), GRID), OPTIONS)
     assert data.clusters == 1
@@ -85,7 +86,7 @@ def uneven(most, seed):
     return by_outage(intervals(inspected(lasts, 3 * of, [(5, 30, 120, 600, 3600)], random), GRID), OPTIONS)
 
 
-@pytest.mark.parametrize(("most", "is_enough"), [(0.9, False), (0.6, False), (0.3, True)])
+@corpus("most, is_enough", [(0.9, False), (0.6, False), (0.3, True)])
 def test_an_outage_with_most_of_the_failures_gives_no_advice_however_many_others_there_are(most, is_enough):
     data = uneven(most, seed=1)
     assert data.clusters > 100

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from celery_rmq_delay.names import Names, is_derived, quarantine, return_key
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import Applied
+from tests.support.corpus import corpus
 
 NAMES = Names("p")
 NASTY = ["a", "a.first", "a.retry", "a.retry.1", "a@1", "return", "exhausted", "dlx", "a.ladder", "Ünïcode", "a b", "."]
@@ -187,7 +187,7 @@ def test_a_higher_tier_only_adds_ends(plan: LadderPlan, other: Ladder) -> None:
     assert set(before.bindings) <= set(after.bindings)
 
 
-@pytest.mark.parametrize("reason_routing", [False, True])
+@corpus("reason_routing", [False, True])
 def test_the_brokers_version_changes_no_object(reason_routing: bool) -> None:
     assert plan_of(reason_routing=reason_routing).objects() == plan_of().objects()
 

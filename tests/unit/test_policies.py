@@ -17,6 +17,7 @@ from celery_rmq_delay.names import Names
 from celery_rmq_delay.operations.adoption import UndoPlan
 from celery_rmq_delay.topology.adoption import Adoption
 from celery_rmq_delay.topology.transition import Applied
+from tests.support.corpus import corpus
 
 NAMES = Names("rmq_delay")
 DLX = "rmq_delay.shop.dlx"
@@ -147,7 +148,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("error", "case"), REFUSED.items(), ids=REFUSED)
+@corpus("error, case", REFUSED.items())
 def test_a_queue_that_no_policy_can_adopt_is_refused(error: str, case: tuple[dict[str, Any], list[Policy]]) -> None:
     changes, policies = case
     with pytest.raises(AdoptionError, match=re.escape(error)) as raised:
@@ -195,8 +196,8 @@ def test_differences_are_those_keys_whose_values_differ(before: dict[str, int], 
     assert {key for key in {*before, *after} if before.get(key) != after.get(key)} == set(found)
 
 
-@pytest.mark.parametrize(
-    ("argument", "policy", "version", "limit"),
+@corpus(
+    "argument, policy, version, limit",
     [
         (None, None, (4, 0, 0), None),
         (5, None, (4, 0, 0), 5),

@@ -14,6 +14,7 @@ from celery_rmq_delay.exceptions import ManagementError
 from celery_rmq_delay.management.client import URL_VARIABLE
 from celery_rmq_delay.testing.servers.external import ExternalBroker, _in_vhost
 from celery_rmq_delay.testing.servers.ports import free_port
+from tests.support.corpus import corpus
 
 pytest_plugins = ["pytester"]
 
@@ -29,7 +30,8 @@ def without_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(pytester: pytest.Pytester, *arguments: str, code: str = USES_BROKER) -> pytest.RunResult:
     pytester.makepyfile(code)
-    return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:celery", "-p", "no:django", *arguments)
+    others = [part for name in ("cacheprovider", "celery", "django", "ddtrace") for part in ("-p", f"no:{name}")]
+    return pytester.runpytest_inprocess(*others, *arguments)
 
 
 def test_a_missing_server_skips_on_a_developers_machine(pytester: pytest.Pytester) -> None:
@@ -121,8 +123,8 @@ def test_a_broker_url_that_is_not_of_rabbitmq_is_refused(pytester: pytest.Pytest
     result.stdout.no_fnmatch_line("*secret*")
 
 
-@pytest.mark.parametrize(
-    ("url", "inside"),
+@corpus(
+    "url, inside",
     [
         ("amqp://", "amqp://localhost/a%2Fb"),
         ("amqp://guest:guest@localhost//", "amqp://guest:guest@localhost/a%2Fb"),

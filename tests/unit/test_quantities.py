@@ -14,19 +14,18 @@ from celery_rmq_delay.operations.capacity.quantities import (
     parse_shares,
     parse_size,
 )
+from tests.support.corpus import corpus
 
 
-@pytest.mark.parametrize(
-    ("text", "rate"),
+@corpus(
+    "text, rate",
     [("5000/s", 5000), ("300/m", 5), ("7200/h", 2), ("864e2/d", 1), (" 0.5 / s ", 0.5), ("12", 12), (".5/s", 0.5)],
 )
 def test_a_rate_is_messages_a_second(text: str, rate: float) -> None:
     assert parse_rate(text, "--rate") == pytest.approx(rate)
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("500B", 500), ("2KiB", 2048), ("1MB", 10**6), ("8GiB", 2**33), ("1.5k", 1500), ("77", 77)]
-)
+@corpus("text, size", [("500B", 500), ("2KiB", 2048), ("1MB", 10**6), ("8GiB", 2**33), ("1.5k", 1500), ("77", 77)])
 def test_a_size_is_bytes(text: str, size: int) -> None:
     assert parse_size(text, "--size") == size
 
@@ -36,19 +35,19 @@ def test_shares_are_of_all_attempts_or_of_each() -> None:
     assert parse_shares("0.02, 50%,1", "--failure-rate") == (0.02, 0.5, 1)
 
 
-@pytest.mark.parametrize("text", ["", "fast", "-1/s", "5/y", "1e999/s", "nan"])
+@corpus("text", ["", "fast", "-1/s", "5/y", "1e999/s", "nan"])
 def test_an_invalid_rate_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SettingsError, match=r"--rate: found .*(5000/s|too much)"):
         parse_rate(text, "--rate")
 
 
-@pytest.mark.parametrize("text", ["", "2", "101%", "-0.1", "a,b", "0.1,"])
+@corpus("text", ["", "2", "101%", "-0.1", "a,b", "0.1,"])
 def test_an_invalid_share_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SettingsError, match="0 to 1"):
         parse_shares(text, "--failure-rate")
 
 
-@pytest.mark.parametrize("text", ["", "2 bits", "-5B", "1Ki iB"])
+@corpus("text", ["", "2 bits", "-5B", "1Ki iB"])
 def test_an_invalid_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SettingsError, match="8GiB"):
         parse_size(text, "--size")
@@ -61,8 +60,8 @@ def test_a_printed_size_is_read_back_as_nearly_the_same(size: int) -> None:
         assert parse_size(text, "--size") == pytest.approx(size, rel=0.006)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
+@corpus(
+    "value, text",
     [
         (0, "0"),
         (12345.4, "12,345"),

@@ -6,7 +6,6 @@ import copy
 import pickle
 from typing import Any
 
-import pytest
 from celery import Celery
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
@@ -15,6 +14,7 @@ from celery_rmq_delay import install
 from celery_rmq_delay.app.queues import OriginQueue
 from celery_rmq_delay.app.state import AppState, state_of
 from tests.support.apps import app_of, bare_app
+from tests.support.corpus import corpus
 
 QUORUM = {
     "x-queue-type": "quorum",
@@ -54,14 +54,13 @@ def test_queues_read_before_the_install_are_made_again() -> None:
     assert isinstance(app.amqp.queues["celery"], OriginQueue)
 
 
-@pytest.mark.parametrize(
-    ("queue", "settings", "conf"),
+@corpus(
+    "queue, settings, conf",
     [
         (Queue("q", queue_arguments={"x-queue-type": "quorum"}), {}, {}),
         (Queue("q"), {"queue_type": "quorum"}, {}),
         (Queue("q"), {"queues": {"q": {"queue_type": "quorum"}}}, {}),
     ],
-    ids=["declared", "by-default", "by-queue"],
 )
 def test_a_quorum_queue_dead_letters_at_least_once(queue: Queue, settings: Any, conf: Any) -> None:
     app, delay = installed(queue, settings=settings, **conf)
@@ -94,7 +93,7 @@ def test_the_users_own_arguments_and_routing_stay() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@corpus(
     "queue",
     [
         Broadcast("q"),
@@ -103,7 +102,6 @@ def test_the_users_own_arguments_and_routing_stay() -> None:
         Queue("q", exclusive=True),
         Queue("q", queue_arguments={"x-queue-type": "stream"}),
     ],
-    ids=["broadcast", "transient", "auto-delete", "exclusive", "stream"],
 )
 def test_a_queue_that_cannot_have_a_ladder_is_not_changed(queue: Queue) -> None:
     before = copy.copy(queue.queue_arguments)
@@ -113,7 +111,7 @@ def test_a_queue_that_cannot_have_a_ladder_is_not_changed(queue: Queue) -> None:
     assert queue.name not in delay.origin_queues()
 
 
-@pytest.mark.parametrize("argument", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
+@corpus("argument", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
 def test_a_queue_that_dead_letters_elsewhere_is_not_changed_and_forwards_its_retries(argument: str) -> None:
     app, delay = installed(Queue("q", queue_arguments={argument: "theirs"}))
     assert not isinstance(app.amqp.queues["q"], OriginQueue)
@@ -122,7 +120,7 @@ def test_a_queue_that_dead_letters_elsewhere_is_not_changed_and_forwards_its_ret
     assert delay.differing == {"q"}
 
 
-@pytest.mark.parametrize("argument", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
+@corpus("argument", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
 def test_a_queue_with_its_own_dead_letter_exchange_is_not_changed_and_forwards_retries(
     argument: str,
 ) -> None:

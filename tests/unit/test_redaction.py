@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay import redaction
 from celery_rmq_delay.redaction import DEFAULT, DEFAULT_KEYS, FAILED, LEFT_OUT, REDACTED, Redaction
+from tests.support.corpus import corpus
 from tests.support.effort import assert_linear
 
 SECRET = "hunter2secretvalue"
@@ -47,12 +47,12 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "safe"), TEXTS)
+@corpus("text, safe", TEXTS)
 def test_secrets_in_texts_are_replaced(text: str, safe: str) -> None:
     assert DEFAULT.text(text) == safe
 
 
-@pytest.mark.parametrize(
+@corpus(
     "text",
     [
         "",
@@ -151,7 +151,7 @@ UNITS = [
 ]
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=ascii)
+@corpus("unit", UNITS)
 def test_a_megabyte_of_hostile_text_is_processed_quickly(unit: str) -> None:
     assert_linear(lambda size: DEFAULT.text(unit * (size // len(unit))), 1_000_000)
     found = DEFAULT.text(unit * (1_000_000 // len(unit)))
@@ -206,7 +206,7 @@ def test_the_hook_sees_every_text_after_the_keys() -> None:
     assert own.text("token=b c") == "TOKEN=[REDACTED] C"
 
 
-@pytest.mark.parametrize("hook", ["fails", "returns_nothing", "is_missing"])
+@corpus("hook", ["fails", "returns_nothing", "is_missing"])
 def test_a_hook_that_fails_lets_nothing_through(hook: str) -> None:
     assert Redaction(hook=f"{__name__}.{hook}").value({"a": "b", "n": 1}) == {"a": FAILED, "n": 1}
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from celery_rmq_delay.redaction import CARD, DEFAULT, shortened
+from tests.support.corpus import corpus
 from tests.support.effort import assert_linear
 
 SECRET = "hunter2Xq7Lm9RtVw"
@@ -180,14 +181,14 @@ ALL_TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("case", STRUCTURES, ids=lambda case: ascii(case.shown)[:60])
+@corpus("case", STRUCTURES)
 def test_a_value_is_shown_without_its_secret(case: Case) -> None:
     shown = json.dumps(DEFAULT.value(case.shown))
     assert case.secret not in shown
     assert case.stays in shown
 
 
-@pytest.mark.parametrize("case", ALL_TEXTS, ids=lambda case: ascii(case.shown)[:60])
+@corpus("case", ALL_TEXTS)
 def test_a_text_is_shown_without_its_secret(case: Case) -> None:
     shown = DEFAULT.text(case.shown)
     assert case.secret not in shown
@@ -205,7 +206,7 @@ def test_a_pem_block_whose_beginning_is_cut_off_is_not_shown() -> None:
     assert DEFAULT.text(shown) == shown
 
 
-@pytest.mark.parametrize("case", ALL_TEXTS, ids=lambda case: ascii(case.shown)[:60])
+@corpus("case", ALL_TEXTS)
 def test_half_of_a_secret_is_not_shown_wherever_a_text_is_cut(case: Case) -> None:
     half = case.secret[: len(case.secret) // 2]
     for length in range(case.shown.index(half) + len(half), len(case.shown)):
@@ -214,7 +215,7 @@ def test_half_of_a_secret_is_not_shown_wherever_a_text_is_cut(case: Case) -> Non
             assert half not in shown, case.shown[:length]
 
 
-@pytest.mark.parametrize("case", TEXTS, ids=lambda case: ascii(case.shown)[:60])
+@corpus("case", TEXTS)
 def test_a_secret_at_the_end_of_what_is_examined_is_not_shown(case: Case) -> None:
     half = case.secret[: len(case.secret) // 2]
     before = f"password={'x' * 2_900} "  # as long as what is examined, and short when it is redacted
@@ -222,7 +223,7 @@ def test_a_secret_at_the_end_of_what_is_examined_is_not_shown(case: Case) -> Non
         assert half not in DEFAULT.text(before + case.shown, limit)
 
 
-@pytest.mark.parametrize("value", HARMLESS, ids=lambda value: ascii(value)[:60])
+@corpus("value", HARMLESS)
 def test_what_is_harmless_stays_unchanged(value: Any) -> None:
     assert json.dumps(DEFAULT.value(value)) == json.dumps(value)
     for text in (value,) if isinstance(value, str) else forms(value).values():
@@ -263,7 +264,7 @@ CARD_TEXTS = (
 )
 
 
-@pytest.mark.parametrize("digits", CARDS.values(), ids=CARDS)
+@corpus("digits", CARDS.values())
 def test_a_card_number_is_not_shown_in_any_of_its_forms(digits: str) -> None:
     for number in (digits, printed(digits, " "), printed(digits, "-")):
         for text in CARD_TEXTS:
@@ -277,7 +278,7 @@ def test_a_card_number_is_not_shown_in_any_of_its_forms(digits: str) -> None:
     assert DEFAULT.value({"n": [1, int(digits), 17], int(digits): digits}) == {"n": [1, CARD, 17], CARD: CARD}
 
 
-@pytest.mark.parametrize("digits", CARDS.values(), ids=CARDS)
+@corpus("digits", CARDS.values())
 def test_half_of_a_card_number_is_not_shown_where_a_text_is_cut(digits: str) -> None:
     for number in (digits, printed(digits, " "), printed(digits, "-")):
         for length in range(1, len(number)):
@@ -312,7 +313,7 @@ NO_CARDS = [
 ]
 
 
-@pytest.mark.parametrize("value", NO_CARDS, ids=lambda value: ascii(value)[:60])
+@corpus("value", NO_CARDS)
 def test_numbers_that_are_no_card_numbers_stay(value: Any) -> None:
     assert DEFAULT.value([value, {str(value): value}]) == [value, {shortened(str(value), 200): value}]
     for text in forms(value).values():
@@ -339,7 +340,8 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("unit", HOSTILE, ids=ascii)
+@pytest.mark.slow
+@corpus("unit", HOSTILE)
 def test_the_time_for_hostile_text_is_linear(unit: str) -> None:
     assert_linear(lambda size: DEFAULT.text((unit * size)[:size], size), 100_000)
     assert_linear(lambda size: DEFAULT.text((unit * size)[:size]), 1_000_000)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.support import ROOT
+from tests.support.corpus import corpus
 
 PAGE = (ROOT / "docs/explanation/security.md").read_text()
 NAMED = sorted(set(re.findall(r"`(?:tests/\w+/)?(test_\w+\.py)(?:::(\w+))?`", PAGE)))
@@ -16,7 +15,7 @@ def test_the_page_names_tests() -> None:
     assert len(NAMED) > 15
 
 
-@pytest.mark.parametrize(("file", "name"), NAMED, ids=str)
+@corpus("file, name", NAMED)
 def test_every_named_test_exists(file: str, name: str) -> None:
     found = [each for each in (ROOT / "tests").glob(f"*/{file}") if f"tests/{each.parent.name}/{file}" in PAGE]
     assert found

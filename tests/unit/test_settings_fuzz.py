@@ -15,6 +15,7 @@ from celery_rmq_delay.history.url import checked, problem_of, shown, without_sec
 from celery_rmq_delay.names import MAX_NAME_BYTES, delay_queue
 from celery_rmq_delay.settings.parser import _QUEUE_KEYS, _TOP_KEYS, parse_settings
 from tests.support import hostile
+from tests.support.corpus import corpus
 
 anything = hostile.settings_values
 queue = st.dictionaries(st.sampled_from(_QUEUE_KEYS) | hostile.texts, anything, max_size=3)
@@ -67,9 +68,7 @@ def test_a_delay_is_milliseconds_or_an_error(value: Any) -> None:
     assert parse_ms(format_ms(found), "again") == found
 
 
-@pytest.mark.parametrize(
-    "text", ["9" * 100_000 + "s", "1s" * 50_000 + "x", "1." * 50_000 + "s", "µ" * 100_000, "1h" * 99 + "x"]
-)
+@corpus("text", ["9" * 100_000 + "s", "1s" * 50_000 + "x", "1." * 50_000 + "s", "µ" * 100_000, "1h" * 99 + "x"])
 def test_long_texts_are_no_delays_and_take_no_time(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_ms(text, "tiers")

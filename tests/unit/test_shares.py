@@ -9,6 +9,7 @@ from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.shares import shares
 from celery_rmq_delay.exceptions import IntervalError
+from tests.support.corpus import corpus
 from tests.support.recoveries import TRUTHS, exponential, inspected, intervals, seen, seen_outages
 
 OPTIONS = Options(bootstrap_rounds=0)
@@ -24,8 +25,8 @@ EPISODES = 100_000
 LOOKS = EPISODES // 1000
 
 
-@pytest.mark.parametrize("ladders", LADDERS)
-@pytest.mark.parametrize("truth", TRUTHS)
+@corpus("ladders", LADDERS)
+@corpus("truth", TRUTHS)
 def test_the_truth_is_recovered_within_3_percent_wherever_the_ladder_sees(truth, ladders):
     jitter, tiers = LADDERS[ladders]
     data = intervals(seen(TRUTHS[truth], EPISODES, tiers, seed=7, jitter=jitter), GRID)
@@ -62,7 +63,7 @@ def sparse_last_tier():
     return rows((0, cell(60), 250), (cell(60), cell(660), 32), (cell(660), cell(15_060), 18))
 
 
-@pytest.mark.parametrize("length", [32.5, 31.0, 29.5, 28.0])
+@corpus("length", [32.5, 31.0, 29.5, 28.0])
 def test_the_band_beside_a_knot_contains_failures_of_one_exact_length(length):
     random = np.random.default_rng(1)
     found = inspected(np.full(2_000, length), random.integers(0, 200, 2_000), [(30, 300)], random, jitter=0.1)
@@ -108,7 +109,7 @@ def test_no_share_is_below_the_failures_that_were_seen_to_end_or_above_those_not
         assert (each[0, 1:] <= 1 - np.array(lasting) + 1e-9).all()
 
 
-@pytest.mark.parametrize(("share", "count"), [(1.0, 300), (0.02, 300), (0.997, 300)])
+@corpus("share, count", [(1.0, 300), (0.02, 300), (0.997, 300)])
 def test_an_interval_of_a_share_near_0_or_1_is_not_empty(share, count):
     over = round(share * count)
     random = np.random.default_rng(1)
@@ -164,8 +165,8 @@ def rows(*intervals_seen):
     return Intervals(low, high, np.arange(len(low)), count.astype(float))
 
 
-@pytest.mark.parametrize(
-    ("data", "last"),
+@corpus(
+    "data, last",
     [
         (rows((50, Intervals.OPEN, 1000)), 0.0),
         (rows((50, Intervals.OPEN, 1), (80, Intervals.OPEN, 1)), 0.0),

@@ -9,10 +9,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from celery_rmq_delay.stopping import STOP_SIGNALS, exit_at_once, handling, stop_requested
 from tests.support.background import as_a_background_job
+from tests.support.corpus import corpus
 from tests.support.waiting import SECONDS
 
 WAITS = """
@@ -57,7 +56,7 @@ def background(code: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
+@corpus("number", STOP_SIGNALS)
 def test_a_command_finishes_pending_work(number: signal.Signals) -> None:
     with background(WAITS) as process:
         process.send_signal(number)
@@ -65,7 +64,7 @@ def test_a_command_finishes_pending_work(number: signal.Signals) -> None:
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
+@corpus("number", STOP_SIGNALS)
 def test_a_command_undoes_incomplete_work(number: signal.Signals) -> None:
     with background(EXITS) as process:
         process.send_signal(number)
@@ -73,7 +72,7 @@ def test_a_command_undoes_incomplete_work(number: signal.Signals) -> None:
     assert process.returncode == 128 + number
 
 
-@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
+@corpus("number", STOP_SIGNALS)
 def test_the_second_signal_ends_a_migration_at_once(number: signal.Signals) -> None:
     with background(MIGRATES) as process:
         process.send_signal(number)

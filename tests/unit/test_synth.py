@@ -21,6 +21,7 @@ from celery_rmq_delay.events.schema import Event, event_id
 from celery_rmq_delay.exceptions import SettingsError
 from celery_rmq_delay.history.columns import COLUMNS, day_folder
 from tests.support import ROOT
+from tests.support.corpus import corpus
 from tests.support.snippets import snippets
 
 SECOND = timedelta(seconds=1)
@@ -37,6 +38,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     return folder, synth.write(str(folder), synth.Spec(**SMALL), processes=1)
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_files_and_another_one_does_not(tmp_path: Path) -> None:
     for name, processes, seed in (("one", 1, 7), ("two", 2, 7), ("other", 1, 8)):
         synth.write(str(tmp_path / name), synth.Spec(**SMALL, seed=seed), processes=processes)
@@ -133,7 +135,8 @@ def test_a_queue_changes_its_ladder_half_way(history: tuple[Path, dict[str, Any]
     assert ladders == {False: {queue.ladder_ms}, True: {queue.later_ms}}
 
 
-@pytest.mark.parametrize("name", sorted(synth.NAMED))
+@pytest.mark.slow
+@corpus("name", sorted(synth.NAMED))
 def test_failures_last_as_the_truth_states(tmp_path: Path, name: str) -> None:
     shop = synth.default_shop(synth.NAMED[name], hard=0.5)
     spec = synth.Spec(attempts=60_000, days=10, shop=shop, outages="independent")
@@ -197,8 +200,8 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
+@corpus(
+    "values, message",
     [
         ({"attempts": 0}, r"Spec\.attempts: found 0\. Use a whole number from 1"),
         ({"days": 1.5}, r"Spec\.days: found 1\.5"),

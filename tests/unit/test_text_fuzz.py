@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from celery_rmq_delay.management.records import Policy
 from celery_rmq_delay.names import Names, is_derived
 from celery_rmq_delay.redaction import DEFAULT, DEFAULT_KEYS, MAX_TEXT, Redaction
 from tests.support import hostile
+from tests.support.corpus import corpus
 from tests.support.effort import assert_linear
 
 #: Texts that are hard for a pattern when repeated.
@@ -80,7 +80,7 @@ def test_the_time_is_linear_in_the_length_of_any_text(text: str) -> None:
     assert_linear(lambda size: look((text * (size // len(text) + 1))[:size]), 25_000)
 
 
-@pytest.mark.parametrize("stone", STONES, ids=ascii)
+@corpus("stone", STONES)
 def test_repeating_one_part_takes_linear_time(stone: str) -> None:
     for before in ("", "password="):
         assert_linear(lambda size: look(before + (stone * size)[:size]), 30_000)  # noqa: B023 - called at once
@@ -106,9 +106,7 @@ def test_a_policy_of_any_text_fits_or_does_not_or_only_the_broker_can_decide(
     assert Policy("p", pattern).fits(queue, kind) in (True, False, None)
 
 
-@pytest.mark.parametrize(
-    "pattern", ["\ud800", "a{99999999999999999999}", "(" * 5_000 + ")" * 5_000, "[", "(?P<n>a)(?P<n>b)"]
-)
+@corpus("pattern", ["\ud800", "a{99999999999999999999}", "(" * 5_000 + ")" * 5_000, "[", "(?P<n>a)(?P<n>b)"])
 def test_a_pattern_that_python_cannot_read_is_left_to_the_broker(pattern: str) -> None:
     assert Policy("p", pattern).fits("q", "classic") is None
 

@@ -11,6 +11,7 @@ import pytest
 
 from celery_rmq_delay.worker import tracebacks
 from celery_rmq_delay.worker.tracebacks import format_exception
+from tests.support.corpus import corpus
 
 
 class UnprintableError(Exception):
@@ -140,12 +141,12 @@ def assert_same(error: BaseException) -> None:
         assert format_exception(error, error.__traceback__) == expected
 
 
-@pytest.mark.parametrize("case", CASES)
+@corpus("case", CASES)
 def test_the_text_is_the_standard_librarys(case: Callable[[], object]) -> None:
     assert_same(raised(case))
 
 
-@pytest.mark.parametrize("case", CASES)
+@corpus("case", CASES)
 def test_the_text_without_a_traceback_is_the_standard_librarys(case: Callable[[], object]) -> None:
     error = raised(case)
     assert format_exception(error, None) == "".join(traceback.format_exception(type(error), error, None))

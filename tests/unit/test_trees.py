@@ -12,6 +12,7 @@ import pytest
 from celery_rmq_delay.testing import PrivateServerError, ServerNotFoundError
 from celery_rmq_delay.testing.servers.installation import Installation
 from tests.support.brokers import trees
+from tests.support.corpus import corpus
 
 
 def fake_server(folder: Path, version: str = "4.0.5", text: str = "#!/bin/sh\n") -> Path:
@@ -21,8 +22,8 @@ def fake_server(folder: Path, version: str = "4.0.5", text: str = "#!/bin/sh\n")
     return server
 
 
-@pytest.mark.parametrize(
-    ("found", "wanted", "same"),
+@corpus(
+    "found, wanted, same",
     [
         ("3.10.8", "3.10", True),
         ("3.1.8", "3.10", False),
