@@ -23,7 +23,17 @@ from tests.support.packaging.bare import Built, build
 
 PACKAGE = ROOT / "celery_rmq_delay"
 #: Parts of the checkout that belong into the sdist, as the build's configuration does not list them.
-FOLDERS = (".ci", "benchmarks", "celery_rmq_delay", "chaos", "docs", "example_django_project", "scripts", "tests")
+FOLDERS = (
+    ".ci",
+    ".github",
+    "benchmarks",
+    "celery_rmq_delay",
+    "chaos",
+    "docs",
+    "example_django_project",
+    "scripts",
+    "tests",
+)
 FILES = {
     ".gitignore",
     ".pre-commit-config.yaml",

@@ -30,12 +30,14 @@ print(len([name for name in sys.modules if name.startswith("celery_rmq_delay.")]
 """
 
 
+@pytest.mark.versions
 def test_the_core_is_imported_without_any_extra(bare: Environment, tmp_path: Path) -> None:
     done = bare.run("-c", IMPORTS, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     assert int(done.stdout) > 60
 
 
+@pytest.mark.versions
 def test_the_celery_command_has_ours(bare: Environment, tmp_path: Path) -> None:
     write(ROOT / "docs/start/quickstart.md", tmp_path, "shop.py")
     done = bare.run("-m", "celery", "-A", "shop", "rmq-delay", "--help", cwd=tmp_path)
@@ -44,6 +46,7 @@ def test_the_celery_command_has_ours(bare: Environment, tmp_path: Path) -> None:
         assert f"\n  {command} " in done.stdout
 
 
+@pytest.mark.versions
 def test_the_analytics_name_the_extra_that_they_need(bare: Environment, tmp_path: Path) -> None:
     done = bare.run("-m", "celery_rmq_delay.analytics", "--help", cwd=tmp_path)
     assert done.returncode == 2
@@ -62,6 +65,7 @@ def test_the_demo_runs_with_a_private_broker(bare: Environment, tmp_path: Path) 
     assert "PARKED" in proposed.stdout.upper(), proposed.stdout
 
 
+@pytest.mark.versions
 def test_a_task_advances_through_its_ladder(bare: Environment, rmq_vhost: str, tmp_path: Path) -> None:
     write(ROOT / "docs/start/quickstart.md", tmp_path, "shop.py", "send.py")
     command = [str(bare.python), "-m", "celery", "-A", "shop", "worker", "--pool", "solo", "--loglevel", "INFO"]

@@ -15,6 +15,8 @@ import importlib, pkgutil, sys
 import django
 import celery_rmq_delay
 
+pytestmark = pytest.mark.versions
+
 assert celery_rmq_delay.__file__.startswith(sys.prefix), celery_rmq_delay.__file__
 django.setup()
 has_spark = importlib.util.find_spec("pyspark") is not None

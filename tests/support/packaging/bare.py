@@ -31,6 +31,11 @@ def build(folder: Path) -> Built:
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
+    return found_in(folder)
+
+
+def found_in(folder: Path) -> Built:
+    """Return the distributions in a folder."""
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return Built(wheel, sdist)
 
