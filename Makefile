@@ -6,20 +6,20 @@ SHELL := /bin/sh
 PYTHON ?= python3
 RUN := .venv/bin/python
 NEXT := .cache/next
-OLDEST := .cache/oldest
 LIBRARIES := '^(celery|kombu|amqp|billiard|vine)='
 SETUP := $(PYTHON) scripts/setup.py
 ARGS ?=
 ONCE ?=
+ONLY ?=
 export ONCE
 # The demo and the tests must not use the settings of another project, nor show warnings about third-party code.
 unexport DJANGO_SETTINGS_MODULE PYTHONWARNDEFAULTENCODING
 # The suite mostly waits, so it runs in several processes; tests chosen with ARGS run in one.
-PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
+PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder --durations 20
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-brokers test-versions test-celery test-oldest test-next coverage chaos lint typing docs fuzz screenshots bench clean
+.PHONY: help setup demo test test-all test-brokers test-versions test-celery test-next coverage chaos lint typing docs fuzz screenshots bench clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1~\2/p' Makefile | awk -F~ '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -44,21 +44,14 @@ test-brokers: ## run the broker tests on the other versions of RabbitMQ: 3.10, 4
 	@$(SETUP) --test-servers --trees --group test --group demo
 	@$(RUN) scripts/test_brokers.py $(PROCESSES) $(ARGS)
 
-test-versions: ## run what may differ on the other versions of Python, Django and Celery that tox.ini lists; ARGS go to pytest
+test-versions: ## run what may differ on the other versions of Python, Django and Celery that tox.ini lists; ONLY=ENVIRONMENT: one; ARGS go to pytest
 	@$(SETUP) --test-servers --group versions
 	@for each in "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/*/bin; do PATH="$$PATH:$$each"; done; export PATH; \
-		UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never .venv/bin/tox run -m versions $(if $(CI),--skip-missing-interpreters false) $(if $(ARGS),-- $(ARGS))
+		UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never .venv/bin/tox run $(if $(ONLY),-e $(ONLY),-m versions) $(if $(CI),--skip-missing-interpreters false) $(if $(ARGS),-- $(ARGS))
 
 test-celery: ## run Celery's own integration suite with plain and with retryable tasks, and compare; ARGS go to pytest
 	@$(SETUP) --test-servers --group test --group celery-suite
 	@$(RUN) scripts/test_celery.py -- $(ARGS)
-
-test-oldest: ## run unit and acceptance tests with the oldest supported celery, kombu, billiard and amqp
-	@VENV=$(OLDEST) $(SETUP) --test-servers --group test
-	@$(OLDEST)/bin/python -c "from celery_rmq_delay.worker.hooks import TRIED; print(*(f'{name}=={each[0]}' for name, each in TRIED.items()))" \
-		| xargs $(OLDEST)/bin/python -m pip install --quiet 'celery[redis]'
-	@$(OLDEST)/bin/python -m pip freeze | grep -E $(LIBRARIES)
-	@$(OLDEST)/bin/python -m pytest -m 'not slow' $(or $(ARGS),tests/unit tests/acceptance $(PROCESSES))
 
 test-next: ## run unit tests, the matrix and Celery's suite with pre-releases of celery, kombu and amqp
 	@VENV=$(NEXT) $(SETUP) --test-servers --group test --group celery-suite
@@ -83,13 +76,14 @@ fuzz: ## many random examples of hypothesis, then atheris; ARGS='--seconds 600 -
 	@$(RUN) -m pytest -q --hypothesis-profile=fuzz --timeout 3600 tests/unit/test_*_fuzz.py tests/django/test_hostile_fuzz.py
 	@$(RUN) -m fuzz $(ARGS)
 
-lint: ## check style, import directions, the map of folders, discarded words, and the pages and links of the documentation
+lint: ## check style, import directions, the map of folders, discarded words, workflows, and the pages and links of the documentation
 	@$(SETUP) --group lint --group docs
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@.venv/bin/lint-imports --no-cache --no-logo
 	@$(RUN) scripts/house.py --check
 	@$(RUN) scripts/words.py
+	@.venv/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
 typing: ## check types

@@ -45,6 +45,8 @@ FOLDERS = (
     "tests/django",
     "tests/unit",
 )
+#: Folders of slow tests: they run other products, what is published, or programs beside the package.
+SLOW = ("tests/compatibility", "tests/packaging", "chaos/tests", "benchmarks/tests")
 #: Folders whose tests have a marker of the same name.
 MARKED = {"acceptance", "browser", "compatibility", "integration", "spark"}
 #: Files whose tests all run in one process, since they share servers that are slow to start or expensive to run: a Java
@@ -72,7 +74,8 @@ TOGETHER = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that finds tests which depend on timing."""
+    """Add the option that finds tests which depend on timing, and the ceiling that keeps the quick suite quick."""
+    parser.addini("quick_tests", "the most tests of `make test`: with more of them, decide which become slow")
     parser.addoption(
         "--pauses",
         type=float,
@@ -107,11 +110,15 @@ def pytest_configure(config: pytest.Config) -> None:
     django_settings.configure(**{name: value for name, value in vars(test_settings).items() if name.isupper()})
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by their folder, so that ``-m integration`` needs no mark in each file; give slow ones their time."""
     for item in items:
-        for name in MARKED & {*item.path.relative_to(ROOT).parts}:
+        folder = item.path.relative_to(ROOT)
+        for name in MARKED & {*folder.parts}:
             item.add_marker(name)
+        if any(folder.is_relative_to(name) for name in SLOW):
+            item.add_marker("slow")
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
     if hasattr(config, "workerinput"):  # slow tests first, so that no process idles at the end

@@ -15,7 +15,6 @@ from click.testing import Result
 from celery_rmq_delay.operations import adoption
 from celery_rmq_delay.operations.doctor.examination import examine
 from celery_rmq_delay.testing import PrivateBroker
-from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.commands import run
 from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import Lab, close_results
@@ -47,7 +46,6 @@ def parked_by(lab: Lab) -> str | None:
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 @pytest.mark.parametrize("apply_on_start", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_tasks_of_a_queue_that_exists_and_that_the_app_may_not_declare_are_retried(
     make_lab: Callable[..., Lab], queue_type: str, apply_on_start: bool
@@ -89,8 +87,8 @@ def test_a_quorum_queue_that_exists_is_consumed_by_an_app_that_names_no_type(
     assert "Connection to broker lost" not in worker.logs()
 
 
+@pytest.mark.slow
 @pytest.mark.brokers
-@EITHER_TYPE
 def test_a_running_worker_rejects_while_its_queue_is_adopted_and_copies_before_and_after(
     make_lab: Callable[..., Lab], managed: PrivateBroker, managed_vhost: str, queue_type: str
 ) -> None:
@@ -125,7 +123,6 @@ def test_a_running_worker_rejects_while_its_queue_is_adopted_and_copies_before_a
 
 
 @pytest.mark.slow
-@EITHER_TYPE
 def test_no_task_is_lost_or_runs_twice_while_its_queue_is_adopted_and_detached(
     make_lab: Callable[..., Lab], managed: PrivateBroker, managed_vhost: str, queue_type: str
 ) -> None:

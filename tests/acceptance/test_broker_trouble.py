@@ -21,7 +21,6 @@ from celery_rmq_delay.testing.servers.ports import free_port
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.connections import close_connections
 from tests.support.brokers.erlang import queue_resource
-from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.proxy import Proxy, elsewhere
 from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import Lab
@@ -81,6 +80,7 @@ def stopped(worker: Worker, seconds: float = SECONDS) -> float:
     return time.monotonic() - begun
 
 
+@pytest.mark.slow
 @pytest.mark.brokers
 def test_a_worker_parks_its_retries_with_two_of_three_brokers_down(classic_lab: Lab) -> None:
     broker = classic_lab.config.broker
@@ -117,7 +117,6 @@ def exhausted(lab: Lab) -> list[str]:
 
 @pytest.mark.brokers
 @POOLS
-@EITHER_TYPE
 def test_healthy_tasks_go_on_in_an_alarm_while_an_exhausted_one_waits_for_its_end(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str, pool: str
 ) -> None:
@@ -137,7 +136,6 @@ def test_healthy_tasks_go_on_in_an_alarm_while_an_exhausted_one_waits_for_its_en
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 def test_a_worker_that_starts_in_an_alarm_takes_tasks_if_its_ladder_was_applied(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str
 ) -> None:
@@ -155,7 +153,7 @@ def test_a_worker_that_starts_in_an_alarm_takes_tasks_if_its_ladder_was_applied(
     assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1
 
 
-CONFIRMS = pytest.mark.parametrize("confirms", [False, True])
+CONFIRMS = pytest.mark.parametrize("confirms", [pytest.param(False, marks=pytest.mark.slow), True])
 
 
 @pytest.mark.brokers
@@ -211,6 +209,7 @@ def test_tasks_are_exhausted_once_although_the_exhausted_queue_was_deleted(
     assert "No connection for publishing copies" not in worker.logs()
 
 
+@pytest.mark.slow
 @pytest.mark.brokers
 def test_events_that_the_broker_does_not_read_cost_a_worker_no_connection(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker
@@ -225,6 +224,7 @@ def test_events_that_the_broker_does_not_read_cost_a_worker_no_connection(
     assert "the quarantine queue" not in worker.logs()
 
 
+@pytest.mark.slow
 @pytest.mark.brokers
 def test_a_queue_without_a_ladder_waits_for_the_end_of_an_alarm_and_others_do_not(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker
@@ -259,6 +259,7 @@ def test_a_queue_without_a_ladder_that_is_added_in_an_alarm_waits_for_its_end(
     assert logs.index("The ladder of queue shop is applied") < logs.index(" received")
 
 
+@pytest.mark.slow
 @pytest.mark.brokers
 def test_a_worker_that_loses_its_connection_while_a_record_is_held_goes_on(classic_lab: Lab) -> None:
     with proxied(classic_lab) as (proxy, config):
@@ -307,7 +308,6 @@ def test_a_strict_worker_ends_when_its_ladder_cannot_be_applied(
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 def test_tasks_not_started_by_a_worker_that_stops_in_an_alarm_run_once(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str
 ) -> None:
@@ -328,6 +328,7 @@ def test_tasks_not_started_by_a_worker_that_stops_in_an_alarm_run_once(
     assert "messages that were not started (3) cannot be returned as copies" in worker.logs()
 
 
+@pytest.mark.slow
 @pytest.mark.brokers
 def test_a_worker_that_stops_in_an_alarm_does_not_wait_for_confirms(
     classic_lab: Lab, own_broker: PrivateBroker
@@ -342,7 +343,6 @@ def test_a_worker_that_stops_in_an_alarm_does_not_wait_for_confirms(
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 def test_a_lost_connection_for_copies_is_opened_again_and_no_task_runs_twice(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str
 ) -> None:

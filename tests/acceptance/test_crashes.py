@@ -20,7 +20,6 @@ from celery_rmq_delay.amqp.apply import unconsumed
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.connections import close_connections
 from tests.support.brokers.erlang import queue_resource, states
-from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.policies import policy
 from tests.support.brokers.proxy import Proxy, elsewhere
 from tests.support.commands import run
@@ -55,7 +54,6 @@ def test_a_task_that_kills_its_worker_is_exhausted_and_its_neighbours_recover(
     assert MAX_CRASHES + 1 <= kills <= MAX_CRASHES + 2
 
 
-@EITHER_TYPE
 def test_a_worker_killed_in_the_middle_of_a_task_leaves_it_to_the_next(lab: Lab) -> None:
     worker = lab.worker("prefork", 1)
     result = lab.task("sleeps").delay(1.0)
@@ -72,9 +70,8 @@ def test_a_worker_killed_in_the_middle_of_a_task_leaves_it_to_the_next(lab: Lab)
 @pytest.mark.parametrize(
     ("queue_type", "pool"),
     [
-        ("classic", "prefork"),
         ("quorum", "prefork"),
-        pytest.param("classic", "threads", marks=pytest.mark.slow),
+        *(pytest.param("classic", pool, marks=pytest.mark.slow) for pool in ("prefork", "threads")),
     ],
 )
 def test_a_quarantined_task_that_waits_for_a_busy_pool_is_not_blamed_when_its_worker_is_killed(
@@ -152,7 +149,6 @@ def test_a_quarantined_task_runs_before_a_backlog_that_keeps_the_pool_busy(
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 def test_tasks_behind_a_quarantined_one_are_returned_by_a_warm_shutdown_without_blame(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
@@ -202,7 +198,7 @@ def test_a_worker_goes_on_where_the_queue_of_a_quarantined_task_that_waits_is_de
     assert not worker.exited
 
 
-@pytest.mark.parametrize("queues", [1, 2])
+@pytest.mark.parametrize("queues", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_quarantined_tasks_of_several_queues_and_a_backlog_take_turns(
     make_lab: Callable[..., Lab], queues: int
 ) -> None:
@@ -231,7 +227,6 @@ def test_quarantined_tasks_of_several_queues_and_a_backlog_take_turns(
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 def test_a_queue_with_a_single_active_consumer_has_no_quarantined_tasks_that_others_could_run(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
@@ -248,7 +243,6 @@ def test_a_queue_with_a_single_active_consumer_has_no_quarantined_tasks_that_oth
     assert "the quarantine queue" not in second.logs()
 
 
-@EITHER_TYPE
 def test_quarantined_tasks_that_wait_for_a_worker_run_when_it_is_ready(lab: Lab) -> None:
     lab.worker("prefork", 1).kill("SIGTERM")  # applies the ladder
     results = [lab.task("healthy").delay(number) for number in range(3)]
@@ -418,7 +412,6 @@ def test_an_exhausted_task_that_the_broker_refuses_waits_for_it_and_runs_no_more
     wait_for(lambda: lab.counts("shop") == {"shop": 0} and not lab.parked())
 
 
-@EITHER_TYPE
 @pytest.mark.parametrize("fails", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(
     lab: Lab, own_broker: PrivateBroker, fails: int
@@ -438,7 +431,6 @@ def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(
     assert lab.count("rmq_delay.exhausted") == 0
 
 
-@EITHER_TYPE
 def test_a_task_is_exhausted_once_if_the_connection_is_lost_during_its_last_attempt(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str
 ) -> None:
@@ -458,7 +450,6 @@ def test_a_task_is_exhausted_once_if_the_connection_is_lost_during_its_last_atte
     assert len(lab.take("rmq_delay.exhausted")) == 1
 
 
-@EITHER_TYPE
 def test_a_warm_shutdown_settles_running_tasks(lab: Lab) -> None:
     worker = lab.worker("prefork", 2)
     parks, fails = lab.task("gated").delay(1), lab.task("limited").apply_async(countdown=0)
@@ -509,6 +500,7 @@ def test_a_warm_shutdown_blames_no_task_that_it_never_started(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("queue_type", "restarts"),
     [
@@ -590,7 +582,6 @@ def test_a_worker_blames_no_task_that_its_last_acks_let_come(
     assert "quarantine" not in second.logs()
 
 
-@EITHER_TYPE
 def test_cold_shutdowns_blame_no_task_that_they_end(make_lab: Callable[..., Lab], queue_type: str) -> None:
     lab = make_lab(queue_type, max_crashes=0)
     long = lab.task("gated").delay()
@@ -609,6 +600,7 @@ def test_cold_shutdowns_blame_no_task_that_they_end(make_lab: Callable[..., Lab]
     assert "quarantine" not in last.logs()
 
 
+@pytest.mark.slow
 def test_a_task_that_a_cold_shutdown_ends_on_gevent_runs_again(lab: Lab) -> None:
     worker = lab.worker("gevent", 4)
     result = lab.task("sleeps").delay(5.0, fail=1)
@@ -623,7 +615,6 @@ def test_a_task_that_a_cold_shutdown_ends_on_gevent_runs_again(lab: Lab) -> None
     assert "quarantine" not in successor.logs()
 
 
-@EITHER_TYPE
 def test_a_warm_shutdown_blames_no_quarantined_task_that_it_never_started(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
@@ -644,7 +635,6 @@ def test_a_warm_shutdown_blames_no_quarantined_task_that_it_never_started(
     assert lab.count("rmq_delay.exhausted") == 0
 
 
-@EITHER_TYPE
 @pytest.mark.parametrize("stalls", [0, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_warm_shutdown_waits_for_the_confirm_of_an_exhausted_message(
     make_lab: Callable[..., Lab], queue_type: str, stalls: float
@@ -670,6 +660,7 @@ def test_a_warm_shutdown_waits_for_the_confirm_of_an_exhausted_message(
     assert lab.counts("shop", "shop.quarantine") == {"shop": 0, "shop.quarantine": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("queue_type", "tasks"),
     [

@@ -201,6 +201,7 @@ def steal(address: str, queues: list[str], demo: Demo) -> str:
     return str(taken[0].headers["id"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow), (signal.SIGINT, 0)]
 )

@@ -218,6 +218,7 @@ def test_a_message_that_cannot_be_parked_waits_for_another_try_and_is_no_crash(c
     }
 
 
+@pytest.mark.slow
 @pytest.mark.brokers
 def test_a_refused_published_retry_is_parked_instead_and_its_copy_delays_no_other(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker

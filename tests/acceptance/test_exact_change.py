@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import wait_for
 from tests.support.workers.lab import Lab, close_app
 from tests.support.workers.nodes import Worker
 from tests.support.workers.project import make_app
+
+pytestmark = pytest.mark.slow
 
 #: Calls before the first step.
 MANY, FEW = pytest.param(5_000, marks=pytest.mark.slow), 100
@@ -112,7 +113,6 @@ def make_rolling(make_lab: Callable[..., Lab]) -> Iterator[Callable[..., Lab]]:
 
 @pytest.mark.slow
 @pytest.mark.brokers
-@EITHER_TYPE
 @pytest.mark.parametrize("calls", [FEW, MANY])
 def test_tasks_outlive_a_change_of_tiers_and_of_the_prefix(
     make_rolling: Callable[..., Lab], queue_type: str, calls: int

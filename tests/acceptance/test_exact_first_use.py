@@ -115,7 +115,11 @@ def test_the_first_use_needs_no_connection_beyond_those_of_the_worker(
     assert "user limit" not in worker.logs()
 
 
-@pytest.mark.parametrize("deleted", [(0,), (3,), range(28)], ids=["the lowest", "one", "all"])
+@pytest.mark.parametrize(
+    "deleted",
+    [*(pytest.param((each,), marks=pytest.mark.slow) for each in (0, 3)), range(28)],
+    ids=["the lowest", "one", "all"],
+)
 def test_levels_deleted_while_a_worker_runs_are_restored_by_the_next_retry(
     classic_lab: Lab, deleted: tuple[int, ...]
 ) -> None:
@@ -135,6 +139,7 @@ def test_levels_deleted_while_a_worker_runs_are_restored_by_the_next_retry(
     assert lab.count("rmq_delay.exhausted") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 def test_a_worker_start_restores_deleted_levels_while_messages_wait_in_the_middle(
     make_lab: Callable[..., Lab], queue_type: str

@@ -19,6 +19,8 @@ from tests.support.waiting import BUSY, wait_for
 from tests.support.workers.lab import Lab, close_app
 from tests.support.workers.project import Config, make_app
 
+pytestmark = pytest.mark.slow
+
 TOPOLOGIES = (
     ("levels", "classic"),
     ("levels", "quorum"),

@@ -14,7 +14,6 @@ from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.operations.pending import pending
 from celery_rmq_delay.operations.prune import prune
 from celery_rmq_delay.operations.release import release
-from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import Lab, close_app
 from tests.support.workers.project import make_app
@@ -72,7 +71,6 @@ def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_tiers_ar
     close_app(app)
 
 
-@EITHER_TYPE
 def test_workers_start_after_their_queue_was_declared_again_as_the_other_type(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:

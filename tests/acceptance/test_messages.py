@@ -17,7 +17,6 @@ from kombu import Exchange
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.operations.exhausted import Selection, requeue
-from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.lab import Lab
 from tests.support.workers.other_producer import publish, task_message
@@ -27,7 +26,6 @@ PROTOCOL_1 = (("fails", 1), ("kills_child", 1), ("overruns",))
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 def test_messages_of_another_producer_advance_and_come_back_byte_for_byte(lab: Lab) -> None:
     lab.worker()
     with lab.app.connection_for_write() as connection:
@@ -152,7 +150,6 @@ def test_a_task_is_settled_even_if_the_result_backend_cannot_store_its_result(
     }
 
 
-@EITHER_TYPE
 def test_a_task_that_expires_while_parked_is_revoked_on_its_return(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
@@ -174,7 +171,6 @@ def test_a_task_that_expires_while_parked_is_revoked_on_its_return(
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 def test_a_task_that_expires_before_a_worker_takes_it_is_revoked(lab: Lab) -> None:
     lab.worker("prefork", 1).kill("SIGTERM")  # applies the ladder
     began = time.monotonic()
@@ -189,7 +185,6 @@ def test_a_task_that_expires_before_a_worker_takes_it_is_revoked(lab: Lab) -> No
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 def test_a_task_sees_the_headers_of_its_caller_and_can_pass_them_on(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
@@ -215,7 +210,6 @@ def test_a_task_sees_headers_that_a_tracing_tool_nests_besides_its_callers(runni
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 def test_forged_headers_of_the_package_and_the_broker_are_not_trusted(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
@@ -233,7 +227,6 @@ def test_forged_headers_of_the_package_and_the_broker_are_not_trusted(
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 def test_tasks_of_protocol_1_are_retried_exhausted_and_settled_as_others(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
@@ -257,7 +250,6 @@ def test_tasks_of_protocol_1_are_retried_exhausted_and_settled_as_others(
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 def test_a_task_of_protocol_1_advances_through_its_own_ladder(make_lab: Callable[..., Lab], queue_type: str) -> None:
     """Its message lacks the header by which the broker chooses the ladder."""
     lab = make_lab(queue_type, conf={"task_protocol": 1}, tiers=["100ms"])
@@ -270,7 +262,6 @@ def test_a_task_of_protocol_1_advances_through_its_own_ladder(make_lab: Callable
     wait_for(lambda: result.state == "FAILURE")
 
 
-@EITHER_TYPE
 def test_a_quarantined_task_that_has_succeeded_does_not_run_again_with_deduplication(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
@@ -288,7 +279,6 @@ def test_a_quarantined_task_that_has_succeeded_does_not_run_again_with_deduplica
     assert len(lab.attempts()) == 1
 
 
-@EITHER_TYPE
 def test_a_task_with_an_eta_waits_for_it_once(make_lab: Callable[..., Lab], queue_type: str) -> None:
     lab = make_lab(queue_type, tiers=["300ms"])
     lab.worker()

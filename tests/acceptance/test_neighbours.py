@@ -20,7 +20,6 @@ from kombu import Queue
 from celery_rmq_delay.amqp.apply import consumer_count
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.ports import free_port
-from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.lab import Lab, close_app
 from tests.support.workers.project import VARIABLE, make_app
@@ -41,7 +40,6 @@ def test_inspect_sees_no_scheduled_tasks_and_no_reserved_ones_while_tasks_are_pa
     wait_for(lambda: lab.parked() == 20, "all of them in their delay queue")
 
 
-@EITHER_TYPE
 def test_cancelling_a_queue_cancels_its_quarantined_tasks_until_it_is_consumed_again(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
@@ -61,7 +59,6 @@ def test_cancelling_a_queue_cancels_its_quarantined_tasks_until_it_is_consumed_a
     assert worker.container.status == "running"
 
 
-@EITHER_TYPE
 def test_a_chord_that_celerys_own_task_joins_works_where_all_tasks_are_retryable(
     make_lab: Callable[..., Lab], tmp_path: Path, queue_type: str
 ) -> None:
@@ -80,6 +77,7 @@ def test_a_chord_that_celerys_own_task_joins_works_where_all_tasks_are_retryable
     close_app(app)
 
 
+@pytest.mark.slow
 def test_flower_shows_retries_and_failures(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
     lab = make_lab(tiers=["1h"])
     lab.worker("prefork", 2, "--task-events")
@@ -129,7 +127,6 @@ def test_flower_shows_retries_and_failures(make_lab: Callable[..., Lab], tmp_pat
         flower.wait(SECONDS)
 
 
-@EITHER_TYPE
 def test_every_queue_gets_a_ladder_but_those_that_the_settings_leave_alone(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
@@ -175,7 +172,6 @@ def test_a_task_with_a_priority_does_not_overtake_those_that_are_due_before_it(m
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 @pytest.mark.parametrize("topology", ["levels", "hold", "loop"])
 def test_calls_with_a_countdown_keep_their_priority_for_the_task(
     make_lab: Callable[..., Lab], queue_type: str, topology: str
@@ -187,7 +183,6 @@ def test_calls_with_a_countdown_keep_their_priority_for_the_task(
     assert result.get(timeout=SECONDS) == [7, 1]
 
 
-@EITHER_TYPE
 def test_a_plain_task_that_came_back_from_a_ladder_is_retried_along_its_first_route(lab: Lab) -> None:
     """After a rollback, Celery would publish its retry to an exchange that may be deleted by then."""
     lab.worker().kill("SIGTERM")  # applies the ladder
@@ -247,7 +242,6 @@ def test_a_producer_that_is_another_app_with_other_tiers_publishes_to_the_same_q
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 @pytest.mark.parametrize("same_type", [True, False], ids=["same-type", "other-type"])
 def test_a_worker_blames_no_task_that_one_with_another_prefix_has_rejected(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str, same_type: bool
@@ -329,6 +323,7 @@ def tls_broker(tmp_path: Path, rmq_installation: Any) -> Iterator[tuple[str, Pat
         yield f"amqps://guest:guest@localhost:{port}//", tmp_path / "ca.pem"
 
 
+@pytest.mark.slow
 def test_amqps_works(make_lab: Callable[..., Lab], tls_broker: tuple[str, Path]) -> None:
     url, authority = tls_broker
     lab = make_lab(broker=url, conf={"broker_use_ssl": {"ca_certs": str(authority), "server_hostname": "localhost"}})

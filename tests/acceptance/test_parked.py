@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from celery_rmq_delay.testing import PrivateBroker
-from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import wait_for
 from tests.support.workers.lab import Lab
 
@@ -16,7 +15,6 @@ from tests.support.workers.lab import Lab
 FIRST_TIER = 0.3
 
 
-@EITHER_TYPE
 @pytest.mark.parametrize("tasks", [300, pytest.param(1_000, marks=pytest.mark.slow)])
 def test_many_retries_come_once_and_never_early(lab: Lab, tasks: int) -> None:
     """`benchmarks.peers` measures how late they are."""

@@ -12,7 +12,6 @@ from celery import chain, chord, group
 
 from celery_rmq_delay.operations.doctor.examination import examine
 from celery_rmq_delay.worker.requeues import LOOP
-from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.lab import SETUPS, TIERS, Lab, stored_states
 
@@ -89,7 +88,6 @@ def test_a_task_that_has_used_all_its_retries_fails_and_its_message_is_kept(runn
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 def test_one_tier_that_repeats_retries_without_a_limit(make_lab: Callable[..., Lab], queue_type: str) -> None:
     """50 failures: on quorum queues also over the delivery limit, before which copies restart the count."""
     lab = make_lab(queue_type, tiers=["100ms"], repeat_last=True)
@@ -109,6 +107,7 @@ def test_one_tier_that_repeats_retries_without_a_limit(make_lab: Callable[..., L
     assert not any(lab.counts("shop", "shop.quarantine", "rmq_delay.exhausted").values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 def test_threads_without_an_event_loop_settle_each_message_once(make_lab: Callable[..., Lab], queue_type: str) -> None:
     lab = make_lab(queue_type)
@@ -240,7 +239,7 @@ def test_a_soft_time_limit_is_a_failed_attempt(running_classic: Lab) -> None:
     assert [attempt["retries"] for attempt in running_classic.attempts(result.id)] == [0, 1]
 
 
-@pytest.mark.parametrize(("queue_type", "pool"), [*PREFORK, ("quorum", "gevent")])
+@pytest.mark.parametrize(("queue_type", "pool"), [*PREFORK, pytest.param("quorum", "gevent", marks=pytest.mark.slow)])
 def test_a_hard_time_limit_is_a_failed_attempt(running: Lab) -> None:
     lab = running
     always = lab.task("sleeps").apply_async((60,), time_limit=1)
@@ -289,6 +288,7 @@ def test_a_killed_child_is_a_failed_attempt_where_no_delay_queue_was_applied(
     assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_task_that_always_kills_its_child_is_exhausted(running: Lab) -> None:
     result = running.task("kills_child").delay(99)
 

@@ -90,6 +90,7 @@ def reading(queue: str) -> Callable[[amqp.Channel], object]:
     return lambda channel: channel.basic_get(queue)
 
 
+@pytest.mark.slow
 def test_each_role_can_do_its_part_and_no_more(
     make_lab: Callable[..., Lab], users: Callable[[Lab], Users], sqlite: Database
 ) -> None:
@@ -201,6 +202,7 @@ FATES: dict[str, amqp.Message] = {
 }
 
 
+@pytest.mark.slow
 def test_no_payload_and_no_password_gets_into_our_logs_and_events(
     make_lab: Callable[..., Lab],
     users: Callable[[Lab], Users],

@@ -11,7 +11,9 @@ from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import TIERS, Lab
 
 BRIEF = pytest.mark.parametrize(
-    "options", [{"durable": False}, {"auto_delete": True}], ids=["transient", "auto-delete"]
+    "options",
+    [{"durable": False}, pytest.param({"auto_delete": True}, marks=pytest.mark.slow)],
+    ids=["transient", "auto-delete"],
 )
 
 

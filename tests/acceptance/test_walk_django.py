@@ -16,6 +16,8 @@ from tests.support import ROOT
 from tests.support.snippets import append, snippets, start_project, write
 from tests.support.waiting import SECONDS, wait_for
 
+pytestmark = pytest.mark.slow
+
 QUICKSTART, ADMIN = ROOT / "docs/start/quickstart.md", ROOT / "docs/admin/first-steps.md"
 PERMISSIONS = ROOT / "docs/operate/permissions.md"
 #: Prints the texts of the admin's lists as a superuser sees them.

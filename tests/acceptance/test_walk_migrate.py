@@ -25,6 +25,8 @@ from tests.support import ROOT
 from tests.support.snippets import Snippet, section
 from tests.support.waiting import SECONDS, wait_for
 
+pytestmark = pytest.mark.slow
+
 PAGE = ROOT / "docs/migrate/from-stock-celery.md"
 WAY_BACK = ROOT / "docs/migrate/upgrade.md"
 

@@ -14,6 +14,8 @@ from tests.support import ROOT
 from tests.support.packaging.bare import Environment, build, install
 from tests.support.snippets import write
 
+pytestmark = pytest.mark.slow
+
 PAGE = ROOT / "docs/test/test-with-a-private-broker.md"
 FILE = "test_payments.py"
 #: What pytest and Python write beside the tests.

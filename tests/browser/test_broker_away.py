@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 from celery_rmq_delay.testing.servers.ports import free_port
@@ -9,6 +10,8 @@ from tests.support.browser import inside, pages
 from tests.support.browser.pages import OpenPage
 from tests.support.browser.pictures import shot
 from tests.support.browser.shop import Shop
+
+pytestmark = pytest.mark.slow
 
 
 def test_pages_open_under_a_banner_and_a_requeue_fails_with_the_reason(open_page: OpenPage, filled: Shop) -> None:

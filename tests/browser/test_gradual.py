@@ -13,6 +13,8 @@ from tests.support.browser.pictures import shot
 from tests.support.browser.shop import Shop
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 
 def operation_of(page: Page) -> int:
     found = re.search(r"/operation/([0-9]+)/change/", page.url)

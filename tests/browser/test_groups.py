@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import json
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.support.browser import pages
 from tests.support.browser.pages import OpenPage
 from tests.support.browser.shop import Shop
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_group_gets_a_note_and_is_muted(open_page: OpenPage, filled: Shop) -> None:

@@ -38,6 +38,7 @@ def test_the_page_in_each_mode(open_page: OpenPage, loaded: Shop, look: Look, mo
     look(page, f"insights-{mode}")
 
 
+@pytest.mark.slow
 @in_each_mode
 def test_the_page_before_anything_is_loaded(open_page: OpenPage, shop: Shop, look: Look, mode: str) -> None:
     shop.call(inside.no_insights)
@@ -47,6 +48,7 @@ def test_the_page_before_anything_is_loaded(open_page: OpenPage, shop: Shop, loo
     look(page, f"insights-empty-{mode}")
 
 
+@pytest.mark.slow
 def test_charts_are_read_as_tables_curves_are_a_click_away_and_settings_can_be_copied(
     open_page: OpenPage, loaded: Shop, look: Look
 ) -> None:
@@ -80,6 +82,7 @@ def test_charts_are_read_as_tables_curves_are_a_click_away_and_settings_can_be_c
     look(page, "insights-run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "stacked"), [(1_440, False), (1_280, False), (390, True)])
 def test_advice_backtest_refusal_hint_and_errors_are_read_on_each_screen(
     open_page: OpenPage, loaded: Shop, width: int, *, stacked: bool
@@ -106,6 +109,7 @@ def test_advice_backtest_refusal_hint_and_errors_are_read_on_each_screen(
     expect(backtest).to_be_focused()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["light", pytest.param("narrow", marks=pytest.mark.slow)])
 def test_hostile_names_stay_text(open_page: OpenPage, shop: Shop, look: Look, tmp_path: Path, mode: str) -> None:
     names = [seeds.HOSTILE[each] for each in ("script", "direction", "huge")]

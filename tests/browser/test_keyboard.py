@@ -13,6 +13,8 @@ from tests.support.browser.hands import tab_to
 from tests.support.browser.pages import OpenPage
 from tests.support.browser.shop import Shop
 
+pytestmark = pytest.mark.slow
+
 #: Describes the element with the focus: its HTML, and how its outline and that colour differ from what is behind it;
 #: null where it has no focus. Transparent backgrounds are those of an element around it.
 FOCUS = """() => {

@@ -13,6 +13,8 @@ from tests.support.browser.pages import OpenPage
 from tests.support.browser.pictures import shot
 from tests.support.browser.shop import Shop
 
+pytestmark = [pytest.mark.slow, pytest.mark.versions]
+
 LISTS = ("failuregroup", "exhaustedtask", "parkedtask", "taskrecord")
 WINDOWS = {1700: 900, 1440: 900, 1024: 768, 390: 844}
 #: By the width of the window: the first row is no lower than this, also where the parts above it are.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.support.browser import pages, seeds
 from tests.support.browser.pages import OpenPage
 from tests.support.browser.shop import Shop
+
+pytestmark = pytest.mark.slow
 
 
 def test_refresh_is_off_until_it_is_ticked_and_pauses_while_rows_are(open_page: OpenPage, filled: Shop) -> None:

@@ -13,6 +13,8 @@ from tests.support.browser.pages import OpenPage
 from tests.support.browser.shop import Shop
 from tests.support.browser.watch import Watch
 
+pytestmark = pytest.mark.slow
+
 #: Each with a filter that keeps it short: the pictures show the page.
 LISTS = {
     "failuregroup": ("Failure groups", ""),

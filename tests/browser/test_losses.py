@@ -10,6 +10,8 @@ import pytest
 from celery_rmq_delay.testing import PrivateRedis
 from tests.support.losses import run_alone
 
+pytestmark = pytest.mark.slow
+
 LOSES = """
 import os
 import signal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.browser import inside, pages, seeds
@@ -57,6 +58,7 @@ def test_forged_actions_are_refused(open_page: OpenPage, filled: Shop) -> None:
         assert filled.call(inside.record, OWN[model]) == before
 
 
+@pytest.mark.slow
 def test_without_the_token_of_a_page_nothing_is_done(open_page: OpenPage, filled: Shop) -> None:
     page = open_page()
     pages.open_task(page, filled, "charge-forged-002")

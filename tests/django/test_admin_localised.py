@@ -117,6 +117,7 @@ def test_all_pages_open_and_programs_read_their_numbers(rows: None, language: st
         assert f'dir="{"rtl" if language == "ar" else "ltr"}"' in client.get(address).content.decode()
 
 
+@pytest.mark.slow
 def test_every_form_and_every_action_on_ticked_rows_is_accepted(rows: None, language: str, client: Client) -> None:
     done = set()
     for address, page in crawled(client).items():

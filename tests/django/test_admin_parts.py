@@ -5,7 +5,6 @@ from __future__ import annotations
 import traceback
 from datetime import datetime, timedelta, timezone
 
-import pytest
 from django.utils import translation
 
 from celery_rmq_delay.contrib.django.admin import operation_text, text
@@ -15,6 +14,7 @@ from celery_rmq_delay.contrib.django.admin.charts.hours import bars, chart
 from celery_rmq_delay.contrib.django.admin.tracebacks import parts
 from celery_rmq_delay.contrib.django.models import Attempt, Operation
 from celery_rmq_delay.contrib.django.queries import Capped, Hour
+from tests.support.corpus import corpus
 from tests.support.django.markup import faults
 from tests.support.django.seed import TRACEBACK
 from tests.support.effort import assert_linear
@@ -39,7 +39,7 @@ def test_no_line_of_a_traceback_is_lost() -> None:
     assert [part.frames for part in parts(written) if part.kind == "application"] == [1, 1]
 
 
-@pytest.mark.parametrize("hostile", ["", "\n" * 9, '  File "', '  File "x", line 1, in ' + "y" * 9_000, "x" * 20_000])
+@corpus("hostile", ["", "\n" * 9, '  File "', '  File "x", line 1, in ' + "y" * 9_000, "x" * 20_000])
 def test_text_that_is_no_traceback_is_text(hostile: str) -> None:
     assert [part.kind for part in parts(hostile)] in ([], ["text"])
 
@@ -78,15 +78,13 @@ def test_one_bar_is_visible_among_thousands_and_zero_has_no_bar() -> None:
     assert all(bar.y >= 0 and bar.y + bar.height <= drawn.height + 0.01 for bar in found)
 
 
-@pytest.mark.parametrize(
-    ("number", "up"), [(0, 1), (1, 1), (2, 2), (3, 5), (11, 20), (99, 100), (10**15 + 1, 2 * 10**15)]
-)
+@corpus("number, up", [(0, 1), (1, 1), (2, 2), (3, 5), (11, 20), (99, 100), (10**15 + 1, 2 * 10**15)])
 def test_the_scale_ends_at_a_round_number(number: int, up: int) -> None:
     assert round_up(number) == up
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
+@corpus(
+    "seconds, words",
     [(0, "now"), (3, "in 3 s"), (-3, "3 s ago"), (200, "in 3 min"), (-7_300, "2 h ago"), (-180_000, "2 days ago")],
 )
 def test_times_are_shown_in_everyday_words(seconds: int, words: str) -> None:

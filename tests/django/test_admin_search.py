@@ -15,8 +15,8 @@ from django.test.utils import CaptureQueriesContext
 from celery_rmq_delay.contrib.django.models import LookupValue, TaskRecord, TaskState, search
 from celery_rmq_delay.contrib.django.services.prune import prune
 from celery_rmq_delay.contrib.django.services.searching import MAX_TERM, MAX_WORDS, searched, words_of
+from tests.support.brokers.kinds import BOTH_TABLES
 from tests.support.django.admin_pages import BASE
-from tests.support.django.databases import ON_BOTH
 from tests.support.django.markup import faults
 from tests.support.django.records import ago, record
 
@@ -48,7 +48,7 @@ def listed(client: Client, term: str, name: str = "exhaustedtask", more: str = "
     return [each.task_id for each in page.context["cl"].result_list]
 
 
-@ON_BOTH
+@BOTH_TABLES
 @pytest.mark.parametrize(
     ("term", "numbers"),
     [
@@ -81,7 +81,7 @@ def test_words_of_messages_and_arguments_find_tasks(tables: Any, term: str, numb
     assert found(term) == {tasks[number].pk for number in numbers}
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_a_list_finds_the_task_of_an_order(client: Client) -> None:
     tasks = [task(number) for number in (4711, 4712)]
     task(4711, state=TaskState.DISCARDED, queue="mail")
@@ -93,14 +93,14 @@ def test_a_list_finds_the_task_of_an_order(client: Client) -> None:
     assert listed(client, "4711", "parkedtask") == []
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_what_is_redacted_cannot_be_found(client: Client) -> None:
     made = task(1)
     assert listed(client, "redacted card") == [made.task_id]
     assert listed(client, "4111") == []
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_the_index_follows_updates_upserts_and_deletes(tables: Any) -> None:
     made = task(4711)
     assert found("4711") == {made.pk}
@@ -137,7 +137,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_no_text_breaks_the_search_or_finds_what_does_not_match(client: Client) -> None:
     task(4711)
     for term in HOSTILE:
@@ -146,7 +146,7 @@ def test_no_text_breaks_the_search_or_finds_what_does_not_match(client: Client) 
         assert client.get(f"{BASE}/exhaustedtask/?q={refused}").status_code == 400
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_a_task_id_is_found_alone(tables: Any) -> None:
     first, _second = task(1), task(2)
     third = task(3, root_id=first.task_id, exception_message=f"see {first.task_id}")
@@ -154,7 +154,7 @@ def test_a_task_id_is_found_alone(tables: Any) -> None:
     assert found(first.task_id) == {first.pk, third.pk}
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_frequent_words_are_searched_in_the_first_rows_of_the_list(client: Client, settings: Any) -> None:
     settings.RMQ_DELAY = {"COUNT_CAP": 40}
     tasks = [task(number, queue="mail" if number == 25 else "payments") for number in range(50)]
@@ -168,7 +168,7 @@ def test_frequent_words_are_searched_in_the_first_rows_of_the_list(client: Clien
         assert "Many tasks" not in client.get(f"{BASE}/exhaustedtask/?q={complete}").content.decode()
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_a_beginning_of_more_names_than_are_searched_has_a_note(client: Client) -> None:
     for number in range(60):
         name = f"shop.task{number:02}"
@@ -180,7 +180,7 @@ def test_a_beginning_of_more_names_than_are_searched_has_a_note(client: Client) 
         assert ("More than 50 names of tasks and errors begin with this" in page.content.decode()) == is_cut
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_a_word_with_letters_beyond_ascii_is_found_in_any_case(client: Client) -> None:
     for number, text in enumerate(("Über die Straße", "ÜBER ALLES", "über")):
         task(number, exception_message=text)
@@ -188,7 +188,7 @@ def test_a_word_with_letters_beyond_ascii_is_found_in_any_case(client: Client) -
         assert len(listed(client, term)) == 3, term
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_the_index_is_not_read_for_words_that_are_known_to_be_frequent(client: Client, settings: Any) -> None:
     settings.RMQ_DELAY = {"COUNT_CAP": 20}
     tasks = [task(number, queue="mail" if number % 25 == 5 else "payments") for number in range(100)]
@@ -202,7 +202,7 @@ def test_the_index_is_not_read_for_words_that_are_known_to_be_frequent(client: C
     assert listed(client, "declined 25") == [tasks[25].task_id]
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_a_word_that_was_frequent_is_found_although_the_statistics_are_old(client: Client, settings: Any) -> None:
     settings.RMQ_DELAY = {"COUNT_CAP": 20}
     for number in range(100):
@@ -214,14 +214,14 @@ def test_a_word_that_was_frequent_is_found_although_the_statistics_are_old(clien
     assert "Many tasks" not in client.get(f"{BASE}/exhaustedtask/?q=declined").content.decode()
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_the_first_row_is_searched_where_hardly_any_are_counted(client: Client, settings: Any) -> None:
     settings.RMQ_DELAY = {"COUNT_CAP": 3}
     tasks = [task(number) for number in range(10)]
     assert listed(client, "declined") == [tasks[0].task_id]
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_a_search_that_is_too_long_finds_nothing_and_states_the_limits(client: Client) -> None:
     task(1)
     for term in ("declined " * (MAX_TERM // 9 + 1), " ".join(f"w{number}" for number in range(MAX_WORDS + 1))):
@@ -230,7 +230,7 @@ def test_a_search_that_is_too_long_finds_nothing_and_states_the_limits(client: C
         assert "A search has at most 1,000 characters and 100 words." in page
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_a_page_with_a_search_takes_at_most_14_queries(client: Client, settings: Any) -> None:
     settings.RMQ_DELAY = {"COUNT_CAP": 10}
     for number in range(20):
@@ -245,7 +245,7 @@ def test_a_page_with_a_search_takes_at_most_14_queries(client: Client, settings:
         assert len(statements) <= 14, statements
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_words_are_split_in_python_as_in_the_database(tables: Any) -> None:
     texts = [
         "order-4711 (2e05e5)",
@@ -266,7 +266,7 @@ def test_words_are_split_in_python_as_in_the_database(tables: Any) -> None:
             assert made.pk in candidates(word)
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_the_search_reads_an_index(tables: Any) -> None:
     task(4711)
     with CaptureQueriesContext(connection) as queries:
@@ -292,7 +292,7 @@ def has_index() -> bool:
         return bool(cursor.fetchone()[0])
 
 
-@ON_BOTH
+@BOTH_TABLES
 def test_the_migration_indexes_existing_rows_and_can_be_reversed_and_repeated(tables: Any) -> None:
     made = task(4711)
     with connection.schema_editor(atomic=False) as editor:

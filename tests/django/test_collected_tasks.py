@@ -26,7 +26,6 @@ from celery_rmq_delay.contrib.django.models import (
     TaskState,
 )
 from celery_rmq_delay.events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED, REQUEUED, ROLLUP, Event
-from tests.support.django.databases import RARELY_ON_POSTGRES
 from tests.support.django.reported import BEGIN, ERRORS, at, event, exhausted, fact, life
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -96,7 +95,6 @@ LIVES = {
 }
 
 
-@RARELY_ON_POSTGRES
 @pytest.mark.parametrize("name", LIVES)
 def test_any_order_and_repetition_of_events_gives_the_same_rows(tables: Database, name: str) -> None:
     facts = LIVES[name]

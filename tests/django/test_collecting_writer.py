@@ -25,6 +25,7 @@ from celery_rmq_delay.contrib.django.models import CollectorStatus, FailureGroup
 from celery_rmq_delay.contrib.django.services.operations.claims import lock
 from celery_rmq_delay.events.schema import PARKED, ROLLUP, ROLLUP_SECONDS, Event
 from celery_rmq_delay.exceptions import AbandonedError
+from tests.support.brokers.kinds import BOTH_DATABASES
 from tests.support.django.batches import QUEUE, batch, delivery, method, writer
 from tests.support.django.reported import event, fact
 from tests.support.waiting import wait_for
@@ -55,6 +56,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- batches -------------------------------------------------------------------------------------------------------
 
 
+@BOTH_DATABASES
 @pytest.mark.usefixtures("database")
 def test_a_rollup_at_the_end_of_its_interval_is_no_lag() -> None:
     now = datetime.now(timezone.utc)
@@ -63,6 +65,7 @@ def test_a_rollup_at_the_end_of_its_interval_is_no_lag() -> None:
     assert writer().write(batch(event("t", PARKED, occurred_at=now - timedelta(seconds=10)))).lag_ms >= 10_000
 
 
+@BOTH_DATABASES
 @pytest.mark.usefixtures("database")
 def test_a_collector_of_a_project_with_debug_keeps_no_queries_in_memory() -> None:
     database = Database()
@@ -73,6 +76,7 @@ def test_a_collector_of_a_project_with_debug_keeps_no_queries_in_memory() -> Non
     assert not database.connection.queries
 
 
+@BOTH_DATABASES
 @pytest.mark.usefixtures("database", "impatient")
 def test_a_batch_waits_for_an_unreachable_database() -> None:
     away = Refusing(times=3)
@@ -82,6 +86,7 @@ def test_a_batch_waits_for_an_unreachable_database() -> None:
     assert TaskRecord.objects.count() == 2
 
 
+@BOTH_DATABASES
 @pytest.mark.usefixtures("database", "impatient")
 def test_a_batch_that_cannot_be_written_stays_in_the_broker_at_the_end() -> None:
     stop = threading.Event()
@@ -104,6 +109,7 @@ def test_a_refused_row_is_set_aside_and_the_rest_of_its_batch_is_written(bad: tu
     assert kept == set(bad)
 
 
+@BOTH_DATABASES
 @pytest.mark.usefixtures("database")
 def test_a_group_that_is_deleted_between_two_batches_costs_no_message() -> None:
     database = Database()

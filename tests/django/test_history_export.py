@@ -20,7 +20,6 @@ from celery_rmq_delay.contrib.django.services.history_export import days, export
 from celery_rmq_delay.contrib.django.services.operations.notes import add_to_history
 from celery_rmq_delay.events.schema import EXHAUSTED, RECOVERED, REQUEUED, ROLLUP
 from tests.support.django.commands import manage
-from tests.support.django.databases import RARELY_ON_POSTGRES
 from tests.support.django.history import rows
 from tests.support.django.records import record
 from tests.support.django.reported import BEGIN, event, fact, life
@@ -155,7 +154,6 @@ def test_a_place_for_the_history_is_required_and_checked(tmp_path: Path) -> None
         manage("export", "--format", "csv", "--since", "2026-01-31")
 
 
-@RARELY_ON_POSTGRES
 def test_memory_does_not_grow_with_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_export, "_PAGE", 100)
     monkeypatch.setattr(history_export, "FILE_ROWS", 200)

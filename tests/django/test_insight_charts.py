@@ -6,7 +6,6 @@ import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from celery_rmq_delay.contrib.django.admin.error_advice import error_advice, giv
 from celery_rmq_delay.contrib.django.admin.ladders import advice, snippet
 from celery_rmq_delay.contrib.django.models import ExceptionAdvice, Incident, InsightHour, LadderAdvice
 from celery_rmq_delay.durations import parse_ms
+from tests.support.corpus import corpus
 from tests.support.django.markup import faults
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
@@ -88,7 +88,7 @@ def test_the_description_states_which_share_was_over_at_which_time() -> None:
     )
 
 
-@pytest.mark.parametrize("points", [[], [(0.0, 0.5, None, None)], [(1.0, None, None, None)]])
+@corpus("points", [[], [(0.0, 0.5, None, None)], [(1.0, None, None, None)]])
 def test_nothing_is_drawn_without_data(points: Any) -> None:
     assert curve_chart("x", points, [TODAY]) is None
 
@@ -160,30 +160,27 @@ def test_incidents_that_touch_are_one_band() -> None:
     assert [(float(x), float(width)) for x, width in bands] == [(36.0, 396.0), (480.0, 72.0)]
 
 
-@pytest.mark.parametrize(
-    ("count", "labels"),
-    [
+@corpus("count, labels", [
         (24, [(0, "12:00"), (16.67, "16:00"), (33.33, "20:00"), (50, "00:00"), (66.67, "04:00"), (83.33, "08:00")]),
         (96, [(12.5, "03-02"), (37.5, "03-03"), (62.5, "03-04"), (87.5, "03-05")]),
         (480, [(2.5, "03-02"), (17.5, "03-05"), (32.5, "03-08"), (47.5, "03-11"), (62.5, "03-14"), (77.5, "03-17"),
                (92.5, "03-20")]),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_days_are_marked_at_their_midnight(count: int, labels: list[tuple[float, str]]) -> None:
     chart = bursts_chart([hour(number, 5) for number in range(count)], [])
     assert chart is not None
     assert [(mark.x, mark.label) for mark in chart.marks] == labels
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
+@corpus(
+    "seconds, words",
     [(None, "-"), (0, "1ms"), (0.0123, "12ms"), (4.23, "4.2s"), (83.4, "1m23s"), (12_010, "3h20m"), (200_000, "2d8h")],
 )
 def test_measured_times_are_no_more_exact_than_people_need(seconds: float | None, words: str) -> None:
     assert text.rough(seconds) == words
 
 
-@pytest.mark.parametrize(("part", "want"), [(None, "-"), (0, "0 %"), (0.001, "< 1 %"), (0.996, "> 99 %"), (1, "100 %")])
+@corpus("part, want", [(None, "-"), (0, "0 %"), (0.001, "< 1 %"), (0.996, "> 99 %"), (1, "100 %")])
 def test_partial_shares_are_not_shown_as_none_or_all(part: float | None, want: str) -> None:
     assert text.share(part).replace("\N{NO-BREAK SPACE}", " ") == want
 
@@ -226,14 +223,14 @@ def test_advice_that_lacks_data_states_it_and_shows_the_known_figures() -> None:
     assert [cell.value for cell in shown.table.rows[0].cells[1:]] == ["-"] * 8
 
 
-@pytest.mark.parametrize(("ladder", "rows"), [([], 1), ([2_000], 1), ([3_000], 2)])
+@corpus("ladder, rows", [([], 1), ([2_000], 1), ([3_000], 2)])
 def test_an_advised_ladder_is_shown_beside_todays_if_it_differs(ladder: list[int], rows: int) -> None:
     table = advice(advised("x", ladder, current_ms=[2_000], current={"recovery": [1.0, None, None]})).table
     assert table
     assert len(table.rows) == rows
 
 
-@pytest.mark.parametrize(("lost", "advised_ms", "stated"), [(3, [1_000], True), (0, [1_000], False), (3, [], False)])
+@corpus("lost, advised_ms, stated", [(3, [1_000], True), (0, [1_000], False), (3, [], False)])
 def test_recoveries_that_may_be_lost_are_stated_if_a_ladder_is_advised(
     lost: int, advised_ms: list[int], stated: bool
 ) -> None:
@@ -277,8 +274,8 @@ def test_the_code_to_give_up_names_each_exception_once_per_task_and_is_python() 
     assert give_up_snippet([]) == give_up_snippet(rows[4:5]) == ""
 
 
-@pytest.mark.parametrize(
-    ("kind", "low", "high", "stated"),
+@corpus(
+    "kind, low, high, stated",
     [
         ("give_up", 0.0, 0.0092, "95 % interval: at most 1.0 % recover"),
         ("give_up", 0.0, 0.00001, "95 % interval: at most 0.1 % recover"),

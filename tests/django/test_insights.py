@@ -37,6 +37,7 @@ from celery_rmq_delay.contrib.django.services.insight_tables import FIGURES, TAB
 from celery_rmq_delay.exceptions import OutputError
 from celery_rmq_delay.history.output import CURRENT, manifest_of, table_files
 from celery_rmq_delay.ladders import Ladder
+from tests.support.corpus import corpus
 from tests.support.django import insights, people
 from tests.support.django.commands import manage
 from tests.support.django.markup import faults
@@ -525,8 +526,8 @@ def test_the_command_loads_a_finished_output(sqlite: Any, output: Path) -> None:
         assert f" from {output}" in manage("insights", "--load-only")
 
 
-@pytest.mark.parametrize(
-    ("settings", "place"),
+@corpus(
+    "settings, place",
     [
         ({"HISTORY_URL": "/srv/history/"}, "/srv/history-insights"),
         ({"HISTORY_URL": "s3://shop/history?region=eu-1"}, "s3://shop/history-insights?region=eu-1"),

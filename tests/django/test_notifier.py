@@ -22,6 +22,7 @@ from celery_rmq_delay.contrib.django.signals import announce
 from celery_rmq_delay.exceptions import SettingsError
 from celery_rmq_delay.redaction import REDACTED
 from celery_rmq_delay.testing.servers.ports import free_port
+from tests.support.corpus import corpus
 from tests.support.django.receivers import MailServer, Webhook, mail_server, webhook
 from tests.support.django.records import group, record
 from tests.support.waiting import wait_for
@@ -402,7 +403,7 @@ def test_nothing_is_read_without_receivers(django_assert_num_queries: Any) -> No
         announce([(TaskState.EXHAUSTED, task.task_id, None)])
 
 
-@pytest.mark.parametrize(
+@corpus(
     "settings",
     [
         {"mail": "yes"},

@@ -16,6 +16,7 @@ from celery_rmq_delay.contrib.django.models import TaskRecord
 from celery_rmq_delay.contrib.django.services import clock
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations.requests import freeze, run
+from tests.support.brokers.kinds import BOTH_DATABASES
 from tests.support.django.records import record
 from tests.support.django.reported import fact
 
@@ -50,6 +51,7 @@ def test_a_change_has_the_time_of_the_database() -> None:
     assert all(before <= each <= timezone.now() + AHEAD for each in times), list(times)
 
 
+@BOTH_DATABASES
 @pytest.mark.usefixtures("database")
 def test_the_time_fits_the_columns_of_a_project_without_time_zones() -> None:
     assert timezone.is_aware(clock.now())

@@ -25,6 +25,7 @@ from celery_rmq_delay.contrib.django.models import CollectorStatus, TaskRecord, 
 from celery_rmq_delay.contrib.django.services.prune import prune
 from tests.support import ROOT, monitoring
 from tests.support.commands import run
+from tests.support.corpus import corpus
 from tests.support.django.commands import manage
 from tests.support.django.databases import Database
 from tests.support.django.metrics import everything, tally
@@ -274,7 +275,7 @@ def test_each_panel_uses_exported_metrics(panel: dict[str, Any], exported: dict[
         assert target["datasource"] == panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
 
 
-@pytest.mark.parametrize("expression", [monitoring.expression(target) for each in PANELS for target in each["targets"]])
+@corpus("expression", [monitoring.expression(target) for each in PANELS for target in each["targets"]])
 def test_panels_take_the_maximum_over_instances_and_sum_the_lateness_only(expression: str) -> None:
     for selector, around in parsed(expression):
         wanted = "sum" if selector.name.startswith("rmq_delay_retry_lateness") else "max"

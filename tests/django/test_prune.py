@@ -31,6 +31,7 @@ from celery_rmq_delay.contrib.django.models import (
 )
 from celery_rmq_delay.contrib.django.services.operations.claims import lock
 from celery_rmq_delay.contrib.django.services.prune import FOLDED, prune
+from tests.support.brokers.kinds import BOTH_DATABASES
 from tests.support.django.commands import manage
 from tests.support.django.records import ago, attempt, group, record
 from tests.support.waiting import BUSY
@@ -51,6 +52,7 @@ def left() -> set[str]:
     return set(TaskRecord.objects.values_list("state", flat=True))
 
 
+@BOTH_DATABASES
 @pytest.mark.parametrize(
     ("state", "days"),
     [
@@ -69,6 +71,7 @@ def test_a_task_is_pruned_when_its_state_is_older_than_the_retention(state: Task
     assert list(TaskRecord.objects.all()) == [young]
 
 
+@BOTH_DATABASES
 @pytest.mark.parametrize("state", [TaskState.REQUEUING, TaskState.UNKNOWN])
 def test_a_task_that_needs_a_person_is_not_pruned(state: TaskState) -> None:
     record(state, changed_at=ago(days=4000))
@@ -76,12 +79,14 @@ def test_a_task_that_needs_a_person_is_not_pruned(state: TaskState) -> None:
     assert left() == {state}
 
 
+@BOTH_DATABASES
 def test_a_parked_task_that_is_due_in_the_future_stays() -> None:
     record(TaskState.PARKED, changed_at=ago(days=1000), due_at=ago(days=-1))
     prune()
     assert left() == {TaskState.PARKED}
 
 
+@BOTH_DATABASES
 @override_settings(RMQ_DELAY=WITHOUT_LIMIT)
 def test_none_keeps_everything_without_a_limit() -> None:
     for state in TaskState:
@@ -92,6 +97,7 @@ def test_none_keeps_everything_without_a_limit() -> None:
     assert Attempt.objects.count() == len(TaskState)
 
 
+@BOTH_DATABASES
 def test_rows_that_belong_to_a_task_are_pruned_with_it() -> None:
     old, kept = record(changed_at=ago(days=91)), record(changed_at=ago(days=1), failure_group=group())
     operation = Operation.objects.create(kind=Operation.Kind.DISCARD, actor="alice", state=Operation.State.DONE)
@@ -106,6 +112,7 @@ def test_rows_that_belong_to_a_task_are_pruned_with_it() -> None:
     assert Operation.objects.get() == operation
 
 
+@BOTH_DATABASES
 def test_a_task_that_an_operation_has_not_come_to_yet_stays() -> None:
     waiting, done = record(changed_at=ago(days=91)), record(changed_at=ago(days=91))
     operation = Operation.objects.create(kind=Operation.Kind.REQUEUE, actor="alice")
@@ -206,6 +213,7 @@ def test_prunes_of_operations_and_a_collector_do_not_block_each_other() -> None:
     assert TaskRecord.objects.filter(operation=None).count() == 400
 
 
+@BOTH_DATABASES
 def test_old_attempts_and_operations_are_pruned_without_their_tasks() -> None:
     still = record(TaskState.UNKNOWN, changed_at=ago(days=1))
     attempt(still, occurred_at=ago(days=366))
@@ -225,6 +233,7 @@ def test_old_attempts_and_operations_are_pruned_without_their_tasks() -> None:
     assert still.operation is None
 
 
+@BOTH_DATABASES
 def test_empty_groups_without_a_note_are_pruned() -> None:
     old: dict[str, Any] = {"last_seen": ago(days=366)}
     group(**old)
@@ -234,6 +243,7 @@ def test_empty_groups_without_a_note_are_pruned() -> None:
     assert list(FailureGroup.objects.order_by("pk")) == kept
 
 
+@BOTH_DATABASES
 def test_workers_without_tasks_are_no_longer_choices_of_the_filter() -> None:
     record(TaskState.EXHAUSTED, worker="celery@busy")
     for kind, value in (("worker", "celery@busy"), ("worker", "celery@gone"), ("queue", "celery@gone")):
@@ -245,6 +255,7 @@ def test_workers_without_tasks_are_no_longer_choices_of_the_filter() -> None:
     }
 
 
+@BOTH_DATABASES
 def test_old_unreadable_messages_are_pruned() -> None:
     for digest, received in (("old", ago(days=91)), ("new", ago(days=1))):
         UnreadableMessage.objects.create(digest=digest, queue="q", body=b"", headers=b"", received_at=received)
@@ -257,6 +268,7 @@ def totals() -> list[tuple[Any, ...]]:
     return list(Tally.objects.values_list("queue", "name").annotate(*sums).order_by("queue", "name"))
 
 
+@BOTH_DATABASES
 def test_old_entries_of_these_pages_in_the_log_of_django_are_pruned() -> None:
     user = User.objects.create_user("alice")
     ours, other = (ContentType.objects.get_for_model(model) for model in (Operation, User))
@@ -271,6 +283,7 @@ def test_old_entries_of_these_pages_in_the_log_of_django_are_pruned() -> None:
     assert set(LogEntry.objects.all()) == {entries[ours, 364], entries[other, 366], entries[other, 364]}
 
 
+@BOTH_DATABASES
 def test_old_tallies_are_added_up_so_that_totals_never_fall() -> None:
     for days in (400, 399, 380, 2):
         for name in ("charge", "refund"):
@@ -295,6 +308,7 @@ def test_old_tallies_are_added_up_so_that_totals_never_fall() -> None:
     assert Tally.objects.count() == 6
 
 
+@BOTH_DATABASES
 def test_each_transaction_is_short() -> None:
     now = ago(days=91)
     TaskRecord.objects.bulk_create(
@@ -306,6 +320,7 @@ def test_each_transaction_is_short() -> None:
     assert len(ended) >= 4
 
 
+@BOTH_DATABASES
 def test_a_dry_run_counts_and_deletes_nothing() -> None:
     attempt(record(TaskState.RECOVERED, changed_at=ago(days=8)), occurred_at=ago(days=366))
     Tally.objects.create(slot=ago(days=366), queue="q", name="t", parked=1)
@@ -314,6 +329,7 @@ def test_a_dry_run_counts_and_deletes_nothing() -> None:
     assert (TaskRecord.objects.count(), Attempt.objects.count(), Tally.objects.count()) == (1, 1, 1)
 
 
+@BOTH_DATABASES
 def test_the_command_prints_what_it_deleted() -> None:
     record(TaskState.DISCARDED, changed_at=ago(days=31))
     output = manage("prune", dry_run=True)
@@ -326,6 +342,7 @@ def test_the_command_prints_what_it_deleted() -> None:
         manage("prune", batch=0)
 
 
+@BOTH_DATABASES
 def test_a_requeued_task_without_events_is_pruned_when_an_exhausted_one_would_be() -> None:
     record(TaskState.REQUEUED, changed_at=ago(days=8))
     without_events = record(TaskState.REQUEUED, changed_at=ago(days=8), call_digest="abc")

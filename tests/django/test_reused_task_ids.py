@@ -29,7 +29,6 @@ from celery_rmq_delay.contrib.django.models import (
 )
 from celery_rmq_delay.events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED
 from tests.support.django.batches import delivery, writer
-from tests.support.django.databases import RARELY_ON_POSTGRES
 from tests.support.django.reported import at, exhausted, fact, life
 from tests.support.waiting import SECONDS
 
@@ -201,7 +200,6 @@ def test_a_requeued_message_is_kept_when_a_worker_does_not_run_it(tables: Databa
 # -- several collectors, any order ------------------------------------------------------------------------------------
 
 
-@RARELY_ON_POSTGRES
 def test_every_call_is_kept_once_in_any_order_and_repetition(tables: Database) -> None:
     facts = [called(body, attempt) for body in (ONE, TWO, THREE) for attempt in (0, 1, 3)]
     facts += life("t", 3, EXHAUSTED)[:-1]

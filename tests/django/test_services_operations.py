@@ -14,6 +14,7 @@ from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations import canaries, lease
 from celery_rmq_delay.contrib.django.services.operations.requests import cancel, freeze, is_inline, report, run
 from celery_rmq_delay.exceptions import LeaseLostError, RmqDelayError
+from tests.support.brokers.kinds import BOTH_DATABASES
 from tests.support.django.records import record
 
 pytestmark = pytest.mark.usefixtures("database", "shop")
@@ -44,6 +45,7 @@ def adds_up(operation: Operation) -> bool:
     )
 
 
+@BOTH_DATABASES
 def test_a_frozen_selection_contains_no_later_tasks() -> None:
     first = record()
     operation = freeze(Kind.DISCARD, TaskRecord.objects.filter(queue="payments"), actor=ALICE, reason="old")
@@ -53,6 +55,7 @@ def test_a_frozen_selection_contains_no_later_tasks() -> None:
     assert states(first, late) == [TaskState.DISCARDED, TaskState.EXHAUSTED]
 
 
+@BOTH_DATABASES
 def test_a_frozen_selection_keeps_its_order_and_its_canaries_are_first() -> None:
     records = [record(exhausted_at=timezone.now() - timedelta(minutes=number)) for number in range(5)]
     chosen = selected(*records).order_by("exhausted_at")
@@ -62,6 +65,7 @@ def test_a_frozen_selection_keeps_its_order_and_its_canaries_are_first() -> None
     assert [item.is_canary for item in items] == [True, True, False, False, False]
 
 
+@BOTH_DATABASES
 def test_the_first_of_a_list_can_be_selected() -> None:
     records = [record(exhausted_at=timezone.now() - timedelta(minutes=number)) for number in range(5)]
     operation = freeze(Kind.DISCARD, selected(*records).order_by("-exhausted_at")[:2], actor=ALICE, reason="")
@@ -71,6 +75,7 @@ def test_the_first_of_a_list_can_be_selected() -> None:
     ]
 
 
+@BOTH_DATABASES
 def test_many_tasks_are_frozen_in_the_database(django_assert_max_num_queries: Any) -> None:
     template = {"name": "t", "queue": "q", "state": TaskState.EXHAUSTED, "changed_at": timezone.now()}
     TaskRecord.objects.bulk_create([TaskRecord(task_id=f"{number}", **template) for number in range(500)])
@@ -79,6 +84,7 @@ def test_many_tasks_are_frozen_in_the_database(django_assert_max_num_queries: An
     assert (operation.requested, operation.items.count(), is_inline(operation)) == (500, 500, False)
 
 
+@BOTH_DATABASES
 def test_a_gradual_operation_is_not_for_the_page() -> None:
     record()
     every = TaskRecord.objects.all()
@@ -91,6 +97,7 @@ def test_a_gradual_operation_is_not_for_the_page() -> None:
         freeze(Kind.REQUEUE, every, actor=ALICE, reason="", rate=0)
 
 
+@BOTH_DATABASES
 def test_discarded_tasks_are_kept_and_can_be_restored() -> None:
     task = record(exception_type="Timeout")
     operation = done(Kind.DISCARD, task)
@@ -103,6 +110,7 @@ def test_discarded_tasks_are_kept_and_can_be_restored() -> None:
     assert (task.state, task.exception_type, task.operation) == (TaskState.EXHAUSTED, "Timeout", again)
 
 
+@BOTH_DATABASES
 def test_every_act_is_in_the_history_once() -> None:
     task = record()
     for _ in range(2):
@@ -111,6 +119,7 @@ def test_every_act_is_in_the_history_once() -> None:
     assert Attempt.objects.filter(record=task, kind="discarded").count() == 2
 
 
+@BOTH_DATABASES
 def test_tasks_that_another_person_handled_first_are_skipped_with_the_name() -> None:
     tasks = [record(), record(), record(TaskState.RECOVERED)]
     theirs = freeze(Kind.DISCARD, selected(*tasks), actor=BOB, reason="")
@@ -120,12 +129,14 @@ def test_tasks_that_another_person_handled_first_are_skipped_with_the_name() -> 
     assert adds_up(operation)
 
 
+@BOTH_DATABASES
 def test_a_task_of_unknown_outcome_is_restored_by_a_person() -> None:
     task = record(TaskState.UNKNOWN, generation=1)
     assert done(Kind.RESTORE, task).message == "1 restored"
     assert states(task) == [TaskState.EXHAUSTED]
 
 
+@BOTH_DATABASES
 def test_a_task_that_was_requeued_since_is_left_alone() -> None:
     task = record()
     operation = freeze(Kind.DISCARD, selected(task), actor=ALICE, reason="")
@@ -133,12 +144,14 @@ def test_a_task_that_was_requeued_since_is_left_alone() -> None:
     assert run(operation).message == "0 discarded, 1 skipped (already requeued)"
 
 
+@BOTH_DATABASES
 def test_a_task_requeued_by_another_person_that_has_recovered_is_skipped_with_the_name() -> None:
     requeued = freeze(Kind.REQUEUE, TaskRecord.objects.none(), actor=ALICE, reason="")
     task = record(TaskState.RECOVERED, generation=1, operation=requeued)
     assert done(Kind.DISCARD, task, actor=BOB).message == "0 discarded, 1 skipped (already requeued by alice)"
 
 
+@BOTH_DATABASES
 def test_records_that_were_deleted_meanwhile_count_as_skipped() -> None:
     operation = freeze(Kind.DISCARD, selected(record(), record()), actor=ALICE, reason="")
     TaskRecord.objects.order_by("pk").first().delete()  # type: ignore[union-attr]
@@ -146,12 +159,14 @@ def test_records_that_were_deleted_meanwhile_count_as_skipped() -> None:
     assert (operation.ok, operation.skipped, operation.message) == (1, 1, "1 discarded, 1 skipped")
 
 
+@BOTH_DATABASES
 def test_an_operation_runs_once() -> None:
     operation = done(Kind.DISCARD, record())
     with pytest.raises(lease.OperationBusyError, match=r"is done\."):
         run(operation)
 
 
+@BOTH_DATABASES
 def test_a_running_operation_is_left_to_its_runner_until_the_runner_is_silent() -> None:
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE, reason="")
     first = lease.Lease.take(operation)
@@ -163,6 +178,7 @@ def test_a_running_operation_is_left_to_its_runner_until_the_runner_is_silent() 
         first.beat()
 
 
+@BOTH_DATABASES
 def test_a_pausing_operation_renews_its_heartbeat_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
     held = lease.Lease.take(operation)
@@ -180,6 +196,7 @@ def test_a_pausing_operation_renews_its_heartbeat_when_it_is_time(monkeypatch: p
             held.check()
 
 
+@BOTH_DATABASES
 def test_an_operation_that_waits_is_cancelled_at_once() -> None:
     task = record()
     operation = cancel(freeze(Kind.DISCARD, selected(task), actor=ALICE, reason=""), BOB)
@@ -190,6 +207,7 @@ def test_an_operation_that_waits_is_cancelled_at_once() -> None:
     assert cancel(operation, ALICE).details["cancelled_by"] == "bob"
 
 
+@BOTH_DATABASES
 def test_an_operation_is_handed_over_when_its_process_has_to_stop() -> None:
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE, reason="")
     assert run(operation, stop=lambda: True).state == State.PENDING
@@ -197,12 +215,14 @@ def test_an_operation_is_handed_over_when_its_process_has_to_stop() -> None:
     assert run(operation).message == "1 discarded"
 
 
+@BOTH_DATABASES
 def test_a_run_within_a_transaction_is_refused() -> None:
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE, reason="")
     with transaction.atomic(), pytest.raises(RmqDelayError, match="non_atomic_requests"):
         run(operation)
 
 
+@BOTH_DATABASES
 def test_an_edit_whose_page_is_gone_reports_its_tasks() -> None:
     tasks = [record(), record()]
     operation = freeze(Kind.EDIT, selected(*tasks), actor=ALICE, reason="")
@@ -218,10 +238,12 @@ def test_an_edit_whose_page_is_gone_reports_its_tasks() -> None:
     assert states(*tasks) == [TaskState.UNKNOWN, TaskState.EXHAUSTED]
 
 
+@BOTH_DATABASES
 def test_an_empty_selection_is_done_at_once() -> None:
     assert done(Kind.DISCARD).message == "0 discarded"
 
 
+@BOTH_DATABASES
 @pytest.mark.parametrize(
     ("first", "second", "verdict"),
     [

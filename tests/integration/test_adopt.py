@@ -31,7 +31,6 @@ from celery_rmq_delay.testing.servers.broker import erlang_binary
 from celery_rmq_delay.topology.adoption import Adoption
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan, save_adoption
-from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import declare_exact, found, plan_of, shop
 from tests.support.commands import run
@@ -147,7 +146,6 @@ def test_a_queue_is_adopted_after_a_dry_run_and_a_confirmation_and_detached(exis
     assert shop.command("--undo").output == f"{shop.queue}: is not adopted\n"
 
 
-@EITHER_TYPE
 def test_the_commands_answer_programs_also_whether_an_adopted_queue_rejects(existing: Callable[..., Shop]) -> None:
     shop = existing()
     assert json.loads(run(shop.app, "apply", "--json").stdout)[0]["rejects"] is False
@@ -161,7 +159,6 @@ def test_the_commands_answer_programs_also_whether_an_adopted_queue_rejects(exis
 
 
 @pytest.mark.brokers
-@EITHER_TYPE
 def test_the_policy_that_applies_is_merged_and_stays(existing: Callable[..., Shop]) -> None:
     shop = existing()
     theirs = shop.other(max_length=100, message_ttl=3_600_000)
@@ -206,7 +203,6 @@ def test_an_operator_policy_goes_on_applying_and_is_not_copied(existing: Callabl
     assert delay.rejections_allowed(shop.queue) == (5 if quorum else 2**31)
 
 
-@EITHER_TYPE
 def test_a_policy_written_by_hand_is_noted_and_taken_over(existing: Callable[..., Shop]) -> None:
     shop = existing()
     apply_plan(shop.lab.connection, shop.plan)
@@ -268,7 +264,6 @@ def test_a_queue_that_no_policy_can_adopt_is_refused(
     assert shop.policies() == {}
 
 
-@EITHER_TYPE
 def test_a_queue_that_has_our_exchange_or_that_the_app_does_not_know_has_nothing_to_adopt(
     existing: Callable[..., Shop],
 ) -> None:
@@ -303,7 +298,6 @@ def test_an_operator_policy_that_keeps_dead_letters_from_being_safe_is_refused(
     assert shop.adoption() is None
 
 
-@EITHER_TYPE
 def test_a_queue_that_dead_letters_elsewhere_by_policy_is_adopted_only_with_replace(
     existing: Callable[..., Shop],
 ) -> None:
@@ -316,7 +310,6 @@ def test_a_queue_that_dead_letters_elsewhere_by_policy_is_adopted_only_with_repl
     shop.assert_advances()
 
 
-@EITHER_TYPE
 def test_a_policy_of_our_name_that_is_not_ours_is_left_alone(existing: Callable[..., Shop]) -> None:
     shop = existing()
     theirs = shop.other(shop.policy, max_length=3)
@@ -325,7 +318,6 @@ def test_a_policy_of_our_name_that_is_not_ours_is_left_alone(existing: Callable[
     assert shop.policies() == {shop.policy: theirs}
 
 
-@EITHER_TYPE
 def test_a_policy_that_an_operator_changed_is_not_deleted(existing: Callable[..., Shop]) -> None:
     shop = existing()
     shop.command("--yes")
@@ -340,7 +332,6 @@ def test_a_policy_that_an_operator_changed_is_not_deleted(existing: Callable[...
     assert shop.policies() == {}
 
 
-@EITHER_TYPE
 def test_a_user_without_permission_to_write_policies_gets_an_error_and_changes_nothing(
     existing: Callable[..., Shop],
 ) -> None:
@@ -363,7 +354,6 @@ class Cut(Exception):
     """Ends the process here."""
 
 
-@EITHER_TYPE
 @pytest.mark.parametrize("step", ["put_policy", "queue", "save_adoption", "broadcast"])
 def test_a_command_that_is_cut_off_can_lose_no_message_and_can_be_repeated(
     existing: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch, step: str
@@ -405,7 +395,6 @@ def test_a_command_that_is_cut_off_can_lose_no_message_and_can_be_repeated(
     assert not facts.in_force
 
 
-@EITHER_TYPE
 def test_a_policy_that_is_gone_is_an_error_that_the_same_command_fixes(existing: Callable[..., Shop]) -> None:
     shop = existing()
     shop.command("--yes")
@@ -423,7 +412,6 @@ def test_a_policy_that_is_gone_is_an_error_that_the_same_command_fixes(existing:
 # -- other processes -----------------------------------------------------------------------------------------------
 
 
-@EITHER_TYPE
 def test_strict_settings_allow_a_queue_only_while_it_is_adopted(existing: Callable[..., Shop]) -> None:
     shop_ = existing()
     strict = shop(shop_.lab, strict=True)
@@ -435,7 +423,6 @@ def test_strict_settings_allow_a_queue_only_while_it_is_adopted(existing: Callab
     assert state_of(strict).differing == {shop_.queue}
 
 
-@EITHER_TYPE
 def test_a_record_that_an_older_version_wrote_is_that_of_a_queue_that_was_not_adopted(
     existing: Callable[..., Shop],
 ) -> None:

@@ -20,6 +20,7 @@ from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.native_retry import NativeRetry
 from tests.support.brokers import parking
 from tests.support.brokers.clusters import await_all, move_leaders
+from tests.support.brokers.kinds import BOTH_TYPES
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.policies import policy
 from tests.support.waiting import BUSY, wait_for
@@ -58,6 +59,7 @@ def flagged_after_return(lab: Lab) -> bool:
     return Capabilities(lab.version).flags_returned
 
 
+@BOTH_TYPES
 def test_messages_from_a_delay_queue_are_flagged_by_new_brokers_only(lab: Lab, plan: LadderPlan) -> None:
     lab.publish(plan.queue)
     message = lab.get(plan.queue)
@@ -69,6 +71,7 @@ def test_messages_from_a_delay_queue_are_flagged_by_new_brokers_only(lab: Lab, p
     lab.channel.basic_ack(message.delivery_tag)
 
 
+@BOTH_TYPES
 def test_messages_published_into_a_delay_queue_are_not_flagged_by_any_broker(lab: Lab, plan: LadderPlan) -> None:
     """So the crash guard can still detect a crash after a copy is published there."""
     for _ in range(2):
@@ -78,6 +81,7 @@ def test_messages_published_into_a_delay_queue_are_not_flagged_by_any_broker(lab
         assert not message.headers.get("x-delivery-count")
 
 
+@BOTH_TYPES
 def test_messages_of_a_lost_worker_are_flagged_by_every_broker(lab: Lab, plan: LadderPlan) -> None:
     lab.publish(plan.queue)
     lose_worker(lab, plan.queue)
@@ -87,6 +91,7 @@ def test_messages_of_a_lost_worker_are_flagged_by_every_broker(lab: Lab, plan: L
     lab.channel.basic_ack(message.delivery_tag)
 
 
+@BOTH_TYPES
 def test_a_crash_after_a_copy_in_a_delay_queue_is_seen_by_every_broker(lab: Lab, plan: LadderPlan) -> None:
     lab.publish(plan.delay_queue(1, 5).name)
     assert lab.get(plan.queue).delivery_info["redelivered"] is False
@@ -97,6 +102,7 @@ def test_a_crash_after_a_copy_in_a_delay_queue_is_seen_by_every_broker(lab: Lab,
     lab.channel.basic_ack(message.delivery_tag)
 
 
+@BOTH_TYPES
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_retries_are_no_interruptions_and_a_crash_after_retries_is_one(lab: Lab, plan: LadderPlan, rounds: int) -> None:
     """The delivery count shows it on quorum queues of 4.x, elsewhere the flag does."""
@@ -159,6 +165,7 @@ def test_a_crash_before_the_first_rejection_stays_visible_until_the_next_one_onl
     lab.channel.basic_ack(message.delivery_tag)
 
 
+@BOTH_TYPES
 def test_the_history_of_a_published_message_counts_on_old_brokers_only(lab: Lab, plan: LadderPlan) -> None:
     """So the package strips it from every copy."""
     forged = [{"queue": plan.queue, "reason": "rejected", "count": 7, "exchange": "", "routing-keys": ["k"]}]
@@ -168,6 +175,7 @@ def test_the_history_of_a_published_message_counts_on_old_brokers_only(lab: Lab,
     assert h.rejections(message.headers, plan.queue) == (8 if lab.version < (4, 0, 0) else 1)
 
 
+@BOTH_TYPES
 def test_the_reason_of_the_last_death_is_in_the_headers_since_3_13(lab: Lab, plan: LadderPlan) -> None:
     lab.publish(plan.queue)
     lab.reject(lab.get(plan.queue))
@@ -200,6 +208,7 @@ def test_quorum_queues_let_several_consumers_be_exclusive(quorum_lab: Lab) -> No
     assert other.is_open
 
 
+@BOTH_TYPES
 def test_a_queue_cannot_be_given_a_dead_letter_exchange_later(lab: Lab) -> None:
     queue = lab.queue()
     with pytest.raises(PreconditionFailed):

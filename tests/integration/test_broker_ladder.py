@@ -42,6 +42,7 @@ def app() -> Iterator[Celery]:
     app.close()
 
 
+@pytest.mark.slow
 def test_the_same_test_passes_on_a_real_broker(app: Celery, rmq_worker: Start) -> None:
     charge, ladder = app.tasks["charge"], rmq_worker(app)
     story = ladder.run(charge.s(3))
@@ -166,6 +167,7 @@ def charge(self):
 """
 
 
+@pytest.mark.slow
 def test_a_worker_process_gets_the_clock_from_the_environment(
     rmq_vhost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from celery_rmq_delay.testing.servers.ports import free_port
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.lab_app import opened, park, plan_of, shop
 from tests.support.commands import data, run
+from tests.support.corpus import corpus
 from tests.support.waiting import SECONDS, wait_for
 
 
@@ -240,7 +241,7 @@ def test_one_queue_of_several_can_be_named(classic_lab: Lab) -> None:
     assert "has no ladder" in run(app, "status", "--queue", "left-alone", code=1).output
 
 
-@pytest.mark.parametrize("command", ["plan", "apply", "status", "prune", "exhausted list", "release x"])
+@corpus("command", ["plan", "apply", "status", "prune", "exhausted list", "release x"])
 def test_a_missing_broker_is_one_line_without_the_password(command: str) -> None:
     app = Celery("shop", broker=f"amqp://guest:secret@127.0.0.1:{free_port()}//", set_as_current=False)
     install(app)

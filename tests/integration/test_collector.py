@@ -38,13 +38,10 @@ from celery_rmq_delay.contrib.django.models import (
 from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, RECOVERED
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.ports import free_port
-from tests.support.brokers.kinds import EITHER_DATABASE
 from tests.support.django import shop
 from tests.support.django.collecting import Rig, ended, events_of
 from tests.support.django.reported import event, life, message
 from tests.support.waiting import wait_for
-
-pytestmark = EITHER_DATABASE
 
 
 def state_of_each() -> dict[str, str]:
@@ -82,6 +79,7 @@ def test_health_is_reported_over_http_and_by_a_file_and_sigterm_finishes_pending
     assert not CollectorStatus.objects.exists()
 
 
+@pytest.mark.slow
 def test_a_health_file_that_cannot_be_written_does_not_stop_the_collector(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -115,6 +113,7 @@ def test_a_health_file_that_cannot_be_written_does_not_stop_the_collector(
     assert Tally.objects.get().parked == 20
 
 
+@pytest.mark.slow
 def test_a_health_file_in_a_missing_folder_is_refused_before_anything_is_read(rig: Rig, tmp_path: Path) -> None:
     rig.send(event("t"))
     with rig.command("--once", "--health-file", str(tmp_path / "away" / "healthy")) as process:
@@ -183,6 +182,7 @@ def test_a_broker_that_restarts_is_waited_for(
     assert_everything_is_there_once(300)
 
 
+@pytest.mark.slow
 def test_a_collector_without_a_broker_reports_it(rig: Rig) -> None:
     port, closed = free_port(), free_port()
     with rig.command("--http", f":{port}", BROKER_URL=f"amqp://guest:guest@127.0.0.1:{closed}//") as process:

@@ -97,6 +97,7 @@ def test_events_that_were_in_no_file_are_collected_again_after_a_lost_connection
     assert len(ids(tmp_path)) == 51
 
 
+@pytest.mark.slow
 def test_the_command_writes_files_and_refuses_an_invalid_place(rig: Rig, tmp_path: Path) -> None:
     rig.send(*(event(f"t{number}") for number in range(100)))
     with rig.command("--once", HISTORY_URL=str(tmp_path)) as process:

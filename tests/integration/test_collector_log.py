@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support import ROOT
 from tests.support.brokers.connections import close_connections
-from tests.support.brokers.kinds import EITHER_DATABASE
 from tests.support.django.collecting import Rig, ended
 from tests.support.django.databases import Database
 from tests.support.django.reported import event, message
@@ -20,7 +21,7 @@ from tests.support.waiting import SECONDS
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING) (.+)")
 
 
-@EITHER_DATABASE
+@pytest.mark.slow
 def test_without_logging_of_the_project_each_line_has_a_time_and_a_level(rig: Rig, database: Database) -> None:
     rig.send(event("a"), event("b"), b"no event", b"none\n", message("x"))
     with rig.command("--once") as process:
@@ -42,6 +43,7 @@ def test_without_logging_of_the_project_each_line_has_a_time_and_a_level(rig: Ri
     assert found[-1][1].endswith(" ms, 0 waiting")
 
 
+@pytest.mark.slow
 def test_logging_of_the_project_is_used_as_it_is(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "own_settings.py").write_text(
         """

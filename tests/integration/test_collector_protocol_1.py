@@ -16,7 +16,6 @@ from celery_rmq_delay.contrib.django.models import Payload, TaskRecord, TaskStat
 from celery_rmq_delay.contrib.django.services.operations.requests import run
 from celery_rmq_delay.contrib.django.services.payloads import preview
 from celery_rmq_delay.events.schema import EXHAUSTED
-from tests.support.brokers.kinds import EITHER_DATABASE
 from tests.support.django import shop
 from tests.support.django.collecting import Rig
 from tests.support.django.desk import Desk, frozen
@@ -61,7 +60,6 @@ def as_celery_sends_it(rig: Rig) -> amqp.Message:
     return amqp.Message(found.body, **{**found.properties, "application_headers": found.headers})
 
 
-@EITHER_DATABASE
 @pytest.mark.parametrize("sent", ["by Celery", "with a correlation id", "without a correlation id"])
 @pytest.mark.parametrize("order", ["event first", "message first", "no event"])
 def test_a_message_of_protocol_1_gets_the_row_of_its_task_and_can_be_requeued(
@@ -102,7 +100,6 @@ HOSTILE = {
 }
 
 
-@EITHER_DATABASE
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_message_of_protocol_1_is_kept_and_can_be_requeued(desk: Desk, rig: Rig, name: str) -> None:
     rig.send(HOSTILE[name])

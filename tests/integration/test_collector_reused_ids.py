@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.brokers.kinds import EITHER_DATABASE
 from tests.support.django import reused
 from tests.support.django.collecting import Rig
 from tests.support.django.reused import FIRSTS, Second, of_first
-
-pytestmark = EITHER_DATABASE
 
 SENT = [name for name, first in FIRSTS.items() if "unreadable" not in first.sent]
 

@@ -12,6 +12,7 @@ from tests.support.apps import app_of
 from tests.support.commands import run
 
 
+@pytest.mark.slow
 def test_each_command_prints_what_the_table_of_the_documentation_has(
     managed: PrivateBroker, managed_vhost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

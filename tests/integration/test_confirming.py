@@ -178,6 +178,7 @@ def test_a_copy_published_without_a_connection_waits_for_one(
     assert lab.channel.basic_get(queue) is None
 
 
+@pytest.mark.slow
 def test_a_connection_on_which_the_broker_is_silent_is_opened_again(
     lab: Lab, proxy: Proxy, make_copies: Callable[..., Copies]
 ) -> None:

@@ -19,6 +19,8 @@ from celery_rmq_delay.testing.servers.broker import erlang_binary
 from tests.support.background import as_a_background_job
 from tests.support.waiting import SECONDS
 
+pytestmark = pytest.mark.slow
+
 
 def objects(broker: PrivateBroker, url: str) -> str:
     """Return the names of all queues and exchanges of a vhost."""

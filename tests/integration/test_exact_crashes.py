@@ -32,6 +32,8 @@ from tests.support.brokers import parking
 from tests.support.brokers.proxy import Proxy
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 #: Settings by the name of the queue that the messages come back to.
 TOPOLOGIES: dict[str, dict[str, Any]] = {
     "levels-classic": {"exact_delays": "levels", "exact_queue_type": "classic"},

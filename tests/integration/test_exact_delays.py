@@ -178,6 +178,7 @@ def test_a_call_to_a_queue_of_another_connection_is_refused_with_the_reply_of_th
     assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue_type", ["classic"])
 def test_unused_queues_of_hold_expire(lab: Lab, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = 1.2
@@ -226,6 +227,7 @@ def test_plan_names_missing_objects_and_apply_leaves_nothing_to_do(lab: Lab, mak
     assert not after
 
 
+@pytest.mark.slow
 def test_levels_whose_empty_queues_were_deleted_are_counted_reported_and_restored(lab: Lab, make_app: MakeApp) -> None:
     app = make_app(exact_unit=0.25)
     (levels,) = state_of(app).exact.topologies

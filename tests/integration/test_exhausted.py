@@ -15,6 +15,7 @@ from celery_rmq_delay.operations.exhausted import Selection, discard, list_exhau
 from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.settings.values import Settings
 from celery_rmq_delay.topology.ladder import LadderPlan
+from tests.support.brokers.kinds import BOTH_TYPES
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import opened, park
 from tests.support.waiting import wait_for
@@ -62,6 +63,7 @@ def ids(lab: Lab, queue: str) -> list[str]:
     return found
 
 
+@BOTH_TYPES
 @pytest.mark.brokers
 def test_a_message_that_advanced_through_its_ladder_comes_back_byte_for_byte(lab: Lab) -> None:
     _, plan = opened(lab, tiers=["50ms", "60ms"])
@@ -97,6 +99,7 @@ def test_a_message_that_advanced_through_its_ladder_comes_back_byte_for_byte(lab
     assert ready_counts(lab.connection, [plan.exhausted])[plan.exhausted] == 0
 
 
+@BOTH_TYPES
 @pytest.mark.brokers
 @pytest.mark.parametrize("is_copy", [False, True])
 def test_a_message_that_is_due_after_its_queue_was_deleted_is_exhausted(lab: Lab, is_copy: bool) -> None:
@@ -120,6 +123,7 @@ def test_a_message_that_is_due_after_its_queue_was_deleted_is_exhausted(lab: Lab
     assert (found.task_id, found.queue, found.reason) == ("a", plan.queue, "undeliverable")
 
 
+@BOTH_TYPES
 @pytest.mark.brokers
 @pytest.mark.parametrize("tiers", [{"tiers": ["1h"]}, {"tiers": ["1h"], "jitter": 0.2}], ids=["plain", "jitter"])
 def test_a_message_that_is_rejected_after_its_delay_queue_was_deleted_is_exhausted(
@@ -136,6 +140,7 @@ def test_a_message_that_is_rejected_after_its_delay_queue_was_deleted_is_exhaust
     assert (found.task_id, found.queue, found.reason, found.attempts) == ("a", plan.queue, "undeliverable", 1)
 
 
+@BOTH_TYPES
 @pytest.mark.brokers
 def test_a_message_whose_next_delay_queue_was_deleted_waits_in_the_first(lab: Lab) -> None:
     _, plan = opened(lab, tiers=["100ms", "1h"])
@@ -159,6 +164,7 @@ def test_text_in_another_encoding_keeps_its_bytes(classic_lab: Lab) -> None:
     assert lab.get(target).body == body
 
 
+@BOTH_TYPES
 @pytest.mark.brokers
 def test_a_requeued_task_starts_its_ladder_again(lab: Lab) -> None:
     _, plan = opened(lab)
@@ -173,6 +179,7 @@ def test_a_requeued_task_starts_its_ladder_again(lab: Lab) -> None:
     assert ready_counts(lab.connection, [name])[name] == 0
 
 
+@BOTH_TYPES
 def test_a_list_shows_the_headers_of_the_worker_and_leaves_the_order(lab: Lab) -> None:
     name = bury(lab, "a", "b", "c", queue="q", body="1234567")
     outcome = list_exhausted(lab.connection, settings_of(lab), limit=2)
@@ -216,6 +223,7 @@ def test_only_messages_that_match_every_condition_are_requeued(classic_lab: Lab,
     assert (ids(lab, target), ids(lab, name)) == (["wanted"], ["a", "b", "c"])
 
 
+@BOTH_TYPES
 def test_a_limit_bounds_the_number_of_requeued_messages(lab: Lab) -> None:
     target = lab.queue()
     name = bury(lab, "a", "b", "c", queue=target)
@@ -223,6 +231,7 @@ def test_a_limit_bounds_the_number_of_requeued_messages(lab: Lab) -> None:
     assert (ids(lab, target), ids(lab, name)) == (["a", "b"], ["c"])
 
 
+@BOTH_TYPES
 @pytest.mark.brokers
 def test_messages_exhausted_again_during_a_requeue_are_not_requeued_again(lab: Lab) -> None:
     name = settings_of(lab).exhausted_queue
@@ -232,6 +241,7 @@ def test_messages_exhausted_again_during_a_requeue_are_not_requeued_again(lab: L
     assert ids(lab, name) == ["a", "b"]
 
 
+@BOTH_TYPES
 @pytest.mark.brokers
 def test_a_message_for_a_deleted_queue_stays_and_the_others_are_requeued(lab: Lab) -> None:
     target = lab.queue()
@@ -245,6 +255,7 @@ def test_a_message_for_a_deleted_queue_stays_and_the_others_are_requeued(lab: La
     assert (ids(lab, target), ids(lab, name)) == (["a"], ["lost"])
 
 
+@BOTH_TYPES
 @pytest.mark.brokers
 def test_a_message_that_its_full_queue_refuses_stays(lab: Lab) -> None:
     target = lab.queue(**{"x-max-length": 1, "x-overflow": "reject-publish"})
@@ -255,6 +266,7 @@ def test_a_message_that_its_full_queue_refuses_stays(lab: Lab) -> None:
     assert ids(lab, target) + ids(lab, name) == list("abcdef")
 
 
+@BOTH_TYPES
 def test_a_message_of_unknown_origin_stays_until_a_queue_is_named(lab: Lab) -> None:
     target = lab.queue()
     name = bury(lab, "a")
@@ -272,12 +284,14 @@ def test_a_missing_task_is_named(classic_lab: Lab) -> None:
     assert outcome.not_found == ["b"]
 
 
+@BOTH_TYPES
 def test_a_scan_reports_that_it_is_incomplete(lab: Lab) -> None:
     bury(lab, "a", "b", "c", queue="q")
     outcome = list_exhausted(lab.connection, settings_of(lab), Selection(task_ids=frozenset({"c"})), scan_limit=2)
     assert (outcome.done, outcome.seen, outcome.complete) == ([], 2, False)
 
 
+@BOTH_TYPES
 def test_discarded_messages_are_removed_and_no_others(lab: Lab) -> None:
     name = bury(lab, "a", "b", "c", queue="q")
     discard(lab.connection, settings_of(lab), Selection(task_ids=frozenset({"b"})))
@@ -297,6 +311,7 @@ def test_a_missing_exhausted_queue_is_named_with_the_fix(classic_lab: Lab) -> No
         list_exhausted(classic_lab.connection, settings_of(classic_lab))
 
 
+@BOTH_TYPES
 @pytest.mark.brokers
 def test_a_death_that_is_no_rejection_is_listed_with_its_reason_and_queue(lab: Lab) -> None:
     if not lab.reports_death_reason:
@@ -315,12 +330,14 @@ def test_messages_without_any_header_are_listed_and_kept(classic_lab: Lab) -> No
     assert (found.task_id, found.task, found.queue, found.attempts, found.size) == (None, None, None, 0, 10)
 
 
+@BOTH_TYPES
 def test_a_parked_task_is_not_among_the_exhausted(lab: Lab) -> None:
     _, plan = opened(lab)
     park(lab, plan, "a")
     assert list_exhausted(lab.connection, settings_of(lab)).done == []
 
 
+@BOTH_TYPES
 @pytest.mark.brokers
 def test_a_message_with_cc_and_no_body_goes_back_to_its_origin_queue_only(lab: Lab) -> None:
     origin, other = lab.queue(), lab.queue()
@@ -336,6 +353,7 @@ def test_a_message_with_cc_and_no_body_goes_back_to_its_origin_queue_only(lab: L
     assert ready_counts(lab.connection, [other]) == {other: 0}
 
 
+@BOTH_TYPES
 def test_a_message_whose_expires_is_past_stays_and_is_reported(lab: Lab) -> None:
     _, plan = opened(lab)
     name = bury(lab, "a", queue=plan.queue, expires="2026-01-31T12:00:00+00:00")

@@ -19,8 +19,11 @@ from packaging.requirements import Requirement
 
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support import ROOT
+from tests.support.corpus import corpus
 from tests.support.snippets import Snippet, snippets, write
 from tests.support.waiting import SECONDS
+
+pytestmark = pytest.mark.slow
 
 PAGE = ROOT / "docs/test/test-your-retries.md"
 BROKER_PAGE = ROOT / "docs/test/test-with-a-private-broker.md"
@@ -75,7 +78,7 @@ SCRIPTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCRIPTS)
+@corpus("name", SCRIPTS)
 def test_a_script_that_starts_a_broker_prints_its_address(name: str, tmp_path: Path) -> None:
     code = {snippet.title: snippet.code for snippet in snippets(BROKER_PAGE)}
     code["From a shell"] = next(each.code for each in snippets(BROKER_PAGE) if each.code.startswith("python -c"))
@@ -141,7 +144,7 @@ def test_the_page_has_a_job_with_a_service_and_one_without_for_each_ci() -> None
     assert [bool(job.images) for job in JOBS] == [True, False, True, False]
 
 
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+@corpus("job", JOBS)
 def test_a_ci_job_installs_what_its_tests_need(job: Job) -> None:
     (install,) = (command for command in job.commands if command.startswith("pip install "))
     requirements = [Requirement(each) for each in shlex.split(install)[2:] if not each.endswith((".txt", "-r"))]
@@ -153,7 +156,7 @@ def test_a_ci_job_installs_what_its_tests_need(job: Job) -> None:
     assert all(image.startswith("rabbitmq:") and image.endswith("-management") for image in job.images)
 
 
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+@corpus("job", JOBS)
 def test_a_ci_job_uses_variables_of_the_plugin_and_the_host_of_its_service(job: Job) -> None:
     assert [*job.variables] == (["BROKER_URL"] if job.images else [])
     for url in job.variables.values():

@@ -13,6 +13,7 @@ from celery_rmq_delay.names import return_key
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.delays import TICK, ttl
+from tests.support.brokers.kinds import BOTH_TYPES
 from tests.support.brokers.lab import HOUR, Advanced, Lab
 from tests.support.waiting import wait_for
 
@@ -25,6 +26,7 @@ def assert_waited(returned: list[Advanced], tiers_ms: list[int]) -> None:
     assert all(each.seconds >= tier / 1000 - TICK for each, tier in zip(returned, tiers_ms, strict=True))
 
 
+@BOTH_TYPES
 def test_a_message_advances_tier_by_tier_and_ends_exhausted(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((50, 100, 200))))
     lab.publish(plan.queue)
@@ -35,6 +37,7 @@ def test_a_message_advances_tier_by_tier_and_ends_exhausted(lab: Lab) -> None:
     assert_waited(seen[1:-1], [50, 100, 200])
 
 
+@BOTH_TYPES
 def test_a_message_of_any_routing_key_advances(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10, 20))))
     topic = lab.exchange("topic")
@@ -46,6 +49,7 @@ def test_a_message_of_any_routing_key_advances(lab: Lab) -> None:
         assert_waited(seen[1:-1], [10, 20])
 
 
+@BOTH_TYPES
 def test_the_first_route_can_be_restored_on_every_tier(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((5, 5, 5))))
     topic = lab.exchange("topic")
@@ -63,6 +67,7 @@ def test_the_first_route_can_be_restored_on_every_tier(lab: Lab) -> None:
     assert h.origin_queue(message.headers) == plan.queue
 
 
+@BOTH_TYPES
 def test_body_and_properties_survive_the_ladder(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((5, 5))))
     headers = {"id": "1", "nested": {"list": [1, "two", None]}}
@@ -79,6 +84,7 @@ def test_body_and_properties_survive_the_ladder(lab: Lab) -> None:
     }
 
 
+@BOTH_TYPES
 def test_a_task_advances_through_its_own_ladder_beside_the_queues(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10, 20, 30)), {"shop.ping": Ladder((100, 40)), "shop.charge": None}))
     for task, tiers in (("shop.ping", [100, 40]), ("shop.charge", [10, 20, 30]), (None, [10, 20, 30])):
@@ -86,6 +92,7 @@ def test_a_task_advances_through_its_own_ladder_beside_the_queues(lab: Lab) -> N
         assert_waited(lab.advance(plan)[1:-1], tiers)
 
 
+@BOTH_TYPES
 def test_jitter_spreads_messages_over_lanes_by_their_header(lab: Lab) -> None:
     ladder = Ladder((HOUR, HOUR), jitter=0.2, lanes=5)
     plan = lab.applied(lab.plan(ladder))
@@ -99,6 +106,7 @@ def test_jitter_spreads_messages_over_lanes_by_their_header(lab: Lab) -> None:
     wait_for(lambda: lab.counts(plan) == expected, "every message in its lane")
 
 
+@BOTH_TYPES
 def test_a_message_keeps_its_lane_on_every_tier(lab: Lab) -> None:
     ladder = Ladder((40, 80), jitter=0.5, lanes=3)
     plan = lab.applied(lab.plan(ladder))
@@ -107,6 +115,7 @@ def test_a_message_keeps_its_lane_on_every_tier(lab: Lab) -> None:
         assert_waited(lab.advance(plan)[1:-1], [ladder.ttl(tier_index, lane) for tier_index in (1, 2)])
 
 
+@BOTH_TYPES
 def test_the_last_tier_repeats_without_a_limit(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((5, 15), repeat_last=True)))
     lab.publish(plan.queue)
@@ -116,6 +125,7 @@ def test_the_last_tier_repeats_without_a_limit(lab: Lab) -> None:
     assert_waited(seen[1:], [5, *[15] * 12])
 
 
+@BOTH_TYPES
 def test_one_tier_that_repeats_retries_without_a_limit(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((20,), repeat_last=True)))
     lab.publish(plan.queue, headers={"id": "1"})
@@ -132,12 +142,14 @@ def test_one_tier_that_repeats_retries_without_a_limit(lab: Lab) -> None:
     assert lab.channel.basic_get(plan.queue) is None
 
 
+@BOTH_TYPES
 def test_the_last_tier_repeats_on_lanes_too(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10,), jitter=0.3, lanes=2, repeat_last=True)))
     lab.publish(plan.queue, headers={h.LANE: 1})
     assert len(lab.advance(plan, rounds=6)) == 6
 
 
+@BOTH_TYPES
 def test_a_delay_of_hours_does_not_hold_up_the_next_message(lab: Lab) -> None:
     """One TTL per queue: a short delay never waits behind a long one."""
     plan = lab.applied(lab.plan(Ladder((30,)), {"long": Ladder((HOUR,))}))
@@ -147,6 +159,7 @@ def test_a_delay_of_hours_does_not_hold_up_the_next_message(lab: Lab) -> None:
     assert lab.get(plan.queue, ack=True).body == "short"
 
 
+@BOTH_TYPES
 def test_queues_of_one_prefix_keep_their_messages_apart(lab: Lab) -> None:
     names = ["a", "a.first", "a.retry.1", "return", "dlx", "a@1", "Ünïcode.日本"]
     plans = [lab.applied(lab.plan(Ladder((20, 20)), queue=f"{lab.names.prefix}-{name}")) for name in names]
@@ -164,6 +177,7 @@ def test_queues_of_one_prefix_keep_their_messages_apart(lab: Lab) -> None:
 # -- deaths that are no rejections -------------------------------------------------------------------------------------
 
 
+@BOTH_TYPES
 def test_messages_that_expire_in_the_origin_queue_are_exhausted_and_not_retried(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10,))))
     lab.publish(plan.queue, expiration="1")
@@ -223,6 +237,7 @@ def test_a_crash_loop_after_a_retry_is_not_lost(quorum_lab: Lab) -> None:
     lab.channel.basic_ack(message.delivery_tag)
 
 
+@BOTH_TYPES
 def test_a_broker_upgrade_is_a_rebind(lab: Lab) -> None:
     """Before 3.13 RabbitMQ does not set the last death's reason; after the upgrade the same objects route by it."""
     old = lab.applied(lab.plan(Ladder((10, 10)), reason_routing=False))
@@ -242,6 +257,7 @@ def test_a_broker_upgrade_is_a_rebind(lab: Lab) -> None:
         assert not lab.counts(plan)
 
 
+@BOTH_TYPES
 def test_messages_from_another_delay_queue_advance_when_they_are_rejected(lab: Lab) -> None:
     """Their first death was no rejection and in no managed queue."""
     plan = lab.applied(lab.plan(Ladder((10,))))

@@ -24,7 +24,6 @@ from celery_rmq_delay.topology.adoption import Adoption
 from celery_rmq_delay.topology.common import undeliverable
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan, save_adoption
-from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.switching import (
     SOME,
@@ -95,7 +94,6 @@ def test_a_crash_during_the_repair_of_a_crash_loses_and_doubles_nothing(
     probe.nothing_came_twice()
 
 
-@EITHER_TYPE
 def test_a_crash_while_the_brokers_version_changes_loses_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     if not lab.reports_death_reason:
         pytest.skip("this version does not set the reason of the last death")
@@ -175,7 +173,7 @@ class Rejecter(threading.Thread):
             channel.basic_ack(message.delivery_tag)
 
 
-@EITHER_TYPE
+@pytest.mark.slow
 def test_ladders_change_under_messages_that_are_rejected_all_the_time(lab: Lab) -> None:
     """Two workers reject, another one changes the ladder back and forth: each message ends exactly once."""
     ladders = [
@@ -216,7 +214,6 @@ def test_ladders_change_under_messages_that_are_rejected_all_the_time(lab: Lab) 
     assert lab.channel.queue_declare(plans[0].queue, passive=True).message_count == 0
 
 
-@EITHER_TYPE
 def test_two_versions_of_an_app_apply_at_the_same_time_and_one_wins(lab: Lab) -> None:
     plans = [lab.plan(ladder, tasks) for ladder, tasks in ((A, TASKS_A), (B, TASKS_B), (C, TASKS_C))]
     lab.applied(plans[1])
@@ -397,6 +394,7 @@ def test_a_reset_leaves_nothing_bound_that_a_lost_record_knew(lab: Lab) -> None:
     wait_for(lambda: ready_counts(lab.connection, [a.exhausted, b.exhausted]) == {a.exhausted: 0, b.exhausted: 1})
 
 
+@pytest.mark.slow
 def test_a_reset_that_is_cut_off_leaves_no_two_ladders(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = lab.applied(lab.plan(A)), lab.plan(B)
     for step in itertools.count(1):

@@ -27,6 +27,7 @@ from celery_rmq_delay.testing.servers.external import ExternalBroker
 from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.testing.servers.ports import free_port
 from tests.support.brokers.lab import Lab
+from tests.support.corpus import corpus
 from tests.support.waiting import BUSY, wait_for
 
 
@@ -92,7 +93,7 @@ def test_an_option_comes_before_the_environment_and_that_before_the_setting(monk
         assert (client.url, client.user) == ("http://option.example", "me")
 
 
-@pytest.mark.parametrize("url", ["rabbit:15672", "ftp://me:hidden@rabbit", "http://", "me:hidden@rabbit"])
+@corpus("url", ["rabbit:15672", "ftp://me:hidden@rabbit", "http://", "me:hidden@rabbit"])
 def test_an_address_that_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ManagementError, match="is no URL") as raised:
         Management(url, "/", "guest", "guest")
@@ -397,6 +398,7 @@ def ready(tls: Tls) -> None:
     wait_for(listens)
 
 
+@pytest.mark.slow
 def test_the_certificates_of_the_broker_connection_are_used(tls: Tls) -> None:
     ready(tls)
     certificate, key = str(tls.certificate), str(tls.key)
@@ -409,6 +411,7 @@ def test_the_certificates_of_the_broker_connection_are_used(tls: Tls) -> None:
         assert client.version()
 
 
+@pytest.mark.slow
 def test_an_unknown_certificate_authority_is_refused_with_the_fix(tls: Tls) -> None:
     ready(tls)
     error = problem(Management(tls.url, "/", "guest", "guest", tls=True))

@@ -22,7 +22,6 @@ from celery_rmq_delay.topology.exact.hold import Hold
 from celery_rmq_delay.topology.exact.registry import make
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.delays import ahead, assert_on_time
-from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.movers import Movers
 from tests.support.waiting import wait_for
 
@@ -179,7 +178,6 @@ HOSTILE = {
 }
 
 
-@EITHER_TYPE
 def test_unreadable_messages_go_to_the_poison_queue_byte_for_byte(movers: Movers) -> None:
     movers.call(5000)
     queue = levels(movers)[12]
@@ -206,7 +204,6 @@ def test_unreadable_messages_go_to_the_poison_queue_byte_for_byte(movers: Movers
     assert movers.count("orders") == 0
 
 
-@EITHER_TYPE
 def test_a_message_for_a_queue_that_is_gone_stays(movers: Movers) -> None:
     movers.call(5000)
     movers.call(5000, queue="mails")
@@ -219,7 +216,6 @@ def test_a_message_for_a_queue_that_is_gone_stays(movers: Movers) -> None:
     adds_up(report)
 
 
-@EITHER_TYPE
 def test_a_delay_too_long_for_the_target_stays(movers: Movers) -> None:
     movers.call(5000, 10_000)
     movers.holds(2, *levels(movers))
@@ -231,7 +227,6 @@ def test_a_delay_too_long_for_the_target_stays(movers: Movers) -> None:
     movers.holds(1, movers.tier_index(2, "2h"))
 
 
-@EITHER_TYPE
 def test_another_unit_and_another_prefix_are_other_sources(movers: Movers) -> None:
     movers.call(5000, 600)
     movers.again(exact_unit="2s")
@@ -254,7 +249,6 @@ def test_a_source_that_is_no_source_for_its_target_is_refused(quorum: Movers) ->
         quorum.migrate("plugin", "levels")
 
 
-@EITHER_TYPE
 def test_messages_of_hold_are_migrated_with_named_queues(movers: Movers) -> None:
     movers.again(exact_delays="hold")
     called = time.time()
@@ -273,7 +267,6 @@ def test_messages_of_hold_are_migrated_with_named_queues(movers: Movers) -> None
     assert_on_time(ahead(message), message.headers[h.DUE] / 1000, (began, ended))
 
 
-@EITHER_TYPE
 def test_messages_of_a_loop_are_migrated(movers: Movers) -> None:
     movers.again(exact_delays="loop")
     ids = movers.call(600, 5000)
@@ -284,7 +277,6 @@ def test_messages_of_a_loop_are_migrated(movers: Movers) -> None:
     assert from_levels(movers, ids[0]).headers[h.TO] == "orders"
 
 
-@EITHER_TYPE
 def test_a_failed_task_keeps_its_attempts(movers: Movers) -> None:
     for plan in plans(movers.connection, movers.delay):
         apply_plan(movers.connection, plan)
@@ -306,7 +298,6 @@ def test_a_failed_task_keeps_its_attempts(movers: Movers) -> None:
     assert h.FIRST_FAILED in message.headers
 
 
-@EITHER_TYPE
 def test_retired_tiers_move_to_the_ladder_in_force(movers: Movers) -> None:
     for tiers in (["3h", "5h"], ["1h", "4h"]):
         movers.again(tiers=tiers)

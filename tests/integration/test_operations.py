@@ -14,7 +14,6 @@ from celery_rmq_delay.contrib.django.models import Attempt, Operation, Payload, 
 from celery_rmq_delay.contrib.django.services.operations.requests import run
 from celery_rmq_delay.contrib.django.services.operations.target import queue_problem
 from celery_rmq_delay.events.schema import RECOVERED
-from tests.support.brokers.kinds import EITHER_DATABASE
 from tests.support.django import shop
 from tests.support.django.desk import Desk, frozen, states
 from tests.support.django.reported import exhausted, fact
@@ -46,7 +45,6 @@ def test_a_requeue_publishes_the_stored_message_as_the_next_generation(desk: Des
     assert list(Attempt.objects.values_list("kind", "generation", "worker")) == [("requeued", 1, "alice")]
 
 
-@EITHER_DATABASE
 def test_a_thousand_tasks_are_requeued_in_order(desk: Desk) -> None:
     desk.exhausted(1000)
     operation = run(frozen())

@@ -13,7 +13,6 @@ from django.db import connections
 from celery_rmq_delay.contrib.django.models import Operation, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.operations import background
 from celery_rmq_delay.contrib.django.services.operations.requests import cancel, freeze
-from tests.support.brokers.kinds import EITHER_DATABASE
 from tests.support.django import shop
 from tests.support.django.desk import ALICE, BOB, Desk, states
 from tests.support.waiting import BUSY, SECONDS, wait_for
@@ -58,7 +57,6 @@ def state_of(operation: Operation) -> str:
     return operation.state
 
 
-@EITHER_DATABASE
 def test_a_requeue_at_a_rate_blocks_no_other_operation(desk: Desk) -> None:
     slow = of(desk.exhausted(10), rate=1)
     discard = of(desk.exhausted(5), Kind.DISCARD)
@@ -103,7 +101,6 @@ def test_once_ends_when_every_operation_has_ended(desk: Desk) -> None:
     assert [state_of(each) for each in operations] == [State.DONE] * 3
 
 
-@EITHER_DATABASE
 def test_two_processes_run_each_operation_once(desk: Desk) -> None:
     operations = [of(desk.exhausted(10), **more) for more in ({}, {"rate": 3_000}, {"rate": 3_000}, {})]
     with operating(), operating():

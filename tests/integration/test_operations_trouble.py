@@ -27,7 +27,6 @@ from celery_rmq_delay.contrib.django.services.operations.requests import cancel,
 from celery_rmq_delay.testing import PrivateBroker, PrivatePostgres
 from tests.support import ROOT
 from tests.support.brokers.alarms import alarm
-from tests.support.brokers.kinds import EITHER_DATABASE
 from tests.support.brokers.parking import metadata_to_disk
 from tests.support.django import shop
 from tests.support.django.databases import Database
@@ -108,7 +107,6 @@ def nothing_lost_and_nothing_twice(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-@EITHER_DATABASE
 def test_a_killed_broker_leaves_few_unknown_outcomes(
     desk: Desk, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +126,7 @@ def test_a_killed_broker_leaves_few_unknown_outcomes(
     assert states()[TaskState.EXHAUSTED] == operation.failed
 
 
+@pytest.mark.slow
 def test_a_run_in_the_background_waits_for_a_broker_that_restarts(
     postgres_desk: Desk, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +218,6 @@ def test_a_run_that_a_long_outage_of_the_database_breaks_off_is_taken_up_again(
     nothing_lost_and_nothing_twice(postgres_desk)
 
 
-@EITHER_DATABASE
 def test_a_killed_runner_leaves_few_unknown_outcomes_and_another_one_goes_on(
     desk: Desk,
     database: Database,

@@ -30,6 +30,7 @@ from celery_rmq_delay.testing.servers import process
 from celery_rmq_delay.testing.servers.broker import _name_hosts
 from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.testing.servers.ports import free_port, is_free
+from tests.support.corpus import corpus
 from tests.support.waiting import SECONDS, wait_for
 
 HOLDER = """
@@ -150,6 +151,7 @@ def test_a_vhost_is_usable_at_once_and_gone_after_its_deletion(managed: PrivateB
         connection.connect()
 
 
+@pytest.mark.slow
 def test_a_vhost_deleted_right_after_a_crash_leaves_quorum_queues_dead_lettering(where: tuple[str, str | None]) -> None:
     at_least_once = {
         "x-queue-type": "quorum",
@@ -219,6 +221,7 @@ def test_durable_messages_survive_a_restart_and_a_kill(where: tuple[str, str | N
         assert take_message(broker.url) == "still here"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ending", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=["SIGKILL", "SIGINT"]
 )
@@ -246,6 +249,7 @@ def test_a_broker_starts_beside_a_proxy_and_leaves_nothing_when_its_owner_ends(
     wait_for(lambda: not Path(folder).exists(), "the removal of the directory")
 
 
+@pytest.mark.slow
 def test_the_error_of_a_node_that_cannot_start_has_the_reason(where: tuple[str, str | None]) -> None:
     broker = PrivateBroker(*where, config="no.such.setting = 1")
     with pytest.raises(ServerStartError, match=r"(?s)ended with code.*no\.such\.setting"), broker:
@@ -294,7 +298,7 @@ def test_redis_starts_answers_and_ends(tmp_path: Path) -> None:
     assert is_free(server.port)
 
 
-@pytest.mark.parametrize("victim", ["server", "keeper"])
+@corpus("victim", ["server", "keeper"])
 def test_a_server_that_ended_by_itself_is_started_again_and_reported(victim: str) -> None:
     with PrivateRedis() as server:
         assert server.revive() is None

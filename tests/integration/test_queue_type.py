@@ -18,6 +18,7 @@ from celery_rmq_delay.operations.pending import Pending, pending
 from celery_rmq_delay.operations.prune import prune
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import Applied, apply_plan
+from tests.support.brokers.kinds import BOTH_TYPES
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.switching import MOVING_STEPS, SOME, TASKS_A, A, B, Probe, crashed_apply, expected, settled
 from tests.support.waiting import BUSY, wait_for
@@ -49,6 +50,7 @@ def copy_exists(lab: Lab, plan: LadderPlan) -> bool:
     return ready_counts(lab.connection, [name])[name] is not None
 
 
+@BOTH_TYPES
 def test_record_tiers_and_quarantine_follow_a_queue_that_is_declared_again_as_the_other_type(lab: Lab) -> None:
     old, new = applied_then_other_type(lab, Ladder((HOUR, 2 * HOUR)))
     declared_again(lab, new)
@@ -64,6 +66,7 @@ def test_record_tiers_and_quarantine_follow_a_queue_that_is_declared_again_as_th
     assert not apply_plan(lab.connection, new, quick=True)
 
 
+@BOTH_TYPES
 def test_messages_in_tiers_of_the_old_type_come_back_to_the_new_queue_and_go_on(lab: Lab) -> None:
     old, new = applied_then_other_type(lab, Ladder((3_000, 50)))
     lab.publish(old.queue)
@@ -81,6 +84,7 @@ def test_messages_in_tiers_of_the_old_type_come_back_to_the_new_queue_and_go_on(
     lab.get(new.exhausted, ack=True)
 
 
+@BOTH_TYPES
 def test_the_old_types_tiers_are_pruned_when_they_are_empty(lab: Lab) -> None:
     old, new = applied_then_other_type(lab, Ladder((HOUR, 2 * HOUR)))
     full = old.delay_queue(2, 2 * HOUR).name
@@ -97,6 +101,7 @@ def test_the_old_types_tiers_are_pruned_when_they_are_empty(lab: Lab) -> None:
     assert drift(lab.connection, new.objects()) == []
 
 
+@BOTH_TYPES
 def test_a_plan_shows_what_a_change_of_the_type_replaces(lab: Lab) -> None:
     old, new = applied_then_other_type(lab, A)
     found = waiting(lab, new)
@@ -108,6 +113,7 @@ def test_a_plan_shows_what_a_change_of_the_type_replaces(lab: Lab) -> None:
     assert not_as_planned(lab, old) == [], "an inspection changes nothing"
 
 
+@BOTH_TYPES
 @pytest.mark.parametrize("used", ["by-a-message", "by-a-consumer"])
 def test_a_quarantine_queue_in_use_is_replaced_by_a_later_start(lab: Lab, used: str) -> None:
     old, new = applied_then_other_type(lab, A)
@@ -128,6 +134,7 @@ def test_a_quarantine_queue_in_use_is_replaced_by_a_later_start(lab: Lab, used: 
     assert not_as_planned(lab, new) == []
 
 
+@BOTH_TYPES
 @pytest.mark.parametrize("stride", [SOME, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_crash_between_any_two_steps_of_a_change_of_the_type_loses_and_doubles_nothing(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, stride: int
@@ -151,6 +158,7 @@ def test_a_crash_between_any_two_steps_of_a_change_of_the_type_loses_and_doubles
     probe.nothing_came_twice()
 
 
+@BOTH_TYPES
 def test_two_processes_with_different_types_apply_at_the_same_time_and_one_wins(lab: Lab) -> None:
     old, new = applied_then_other_type(lab, B)
     probe = Probe(lab, old, new)
@@ -168,6 +176,7 @@ def test_two_processes_with_different_types_apply_at_the_same_time_and_one_wins(
     probe.nothing_came_twice()
 
 
+@BOTH_TYPES
 def test_a_record_is_readable_while_its_queue_type_changes(lab: Lab) -> None:
     old, new = applied_then_other_type(lab, A)
     value, looker, changer = settled(lab, old), lab.connect(), lab.connect()
@@ -185,6 +194,7 @@ def test_a_record_is_readable_while_its_queue_type_changes(lab: Lab) -> None:
     assert not copy_exists(lab, old)
 
 
+@BOTH_TYPES
 def test_an_apply_that_waits_for_a_replaced_record_gets_it_afterwards(lab: Lab) -> None:
     old, new = applied_then_other_type(lab, A)
     with ThreadPoolExecutor(2) as pool, locked_record(lab.connect(), old.record_queue(), BUSY) as (_, held):

@@ -19,6 +19,8 @@ from tests.support import ROOT
 from tests.support.snippets import snippets, write
 from tests.support.waiting import SECONDS, wait_for
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def worker(folder: Path, broker: str, app: str) -> Iterator[Path]:

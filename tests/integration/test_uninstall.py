@@ -180,6 +180,7 @@ def is_stock(message: amqp.Message) -> bool:
     return not any(name.startswith(("rmq-delay-", "x-death", "x-first", "x-last")) for name in message.headers)
 
 
+@pytest.mark.slow
 def test_an_app_without_messages_leaves_no_object_but_its_declared_queues(applied: Shop) -> None:
     assert len(applied.ours.queues) > 30
     found = applied.uninstall(code=1)
@@ -197,6 +198,7 @@ def test_an_app_without_messages_leaves_no_object_but_its_declared_queues(applie
     assert applied.uninstall()["deleted"] == []
 
 
+@pytest.mark.slow
 def test_an_app_that_never_used_an_exact_delay_leaves_no_object(shop: Shop) -> None:
     run(shop.app, "apply")
     shop.uninstall("--delete-origin")
@@ -236,6 +238,7 @@ def test_a_parked_message_that_returns_in_time_is_waited_for(shop: Shop) -> None
     assert (message.delivery_info["exchange"], message.headers["retries"], is_stock(message)) == ("", 1, True)
 
 
+@pytest.mark.slow
 def test_calls_with_an_exact_delay_get_their_eta_back(applied: Shop) -> None:
     eta = datetime.now(timezone.utc) + timedelta(hours=3)
     task = applied.app.tasks["shop.charge"]
@@ -254,6 +257,7 @@ def test_calls_with_an_exact_delay_get_their_eta_back(applied: Shop) -> None:
     assert not any("levels" in name for name in applied.ours.exchanges)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", ["hold", "loop"])
 def test_messages_of_other_topologies_are_returned(shop: Shop, topology: str) -> None:
     app = shop.app = shop.make(exact_delays=topology)
@@ -288,6 +292,7 @@ def test_exhausted_messages_and_events_are_left_until_they_are_discarded(applied
     applied.assert_gone()
 
 
+@pytest.mark.slow
 def test_an_adopted_queue_keeps_its_messages_and_loses_only_its_policy(shop: Shop) -> None:
     shop.lab.queue("payments")
     shop.lab.publish("payments", headers={"id": "a", "retries": 0})
@@ -320,6 +325,7 @@ def test_it_is_refused_while_a_worker_of_the_package_consumes(applied: Shop) -> 
     assert applied.trace() == before
 
 
+@pytest.mark.slow
 def test_it_is_refused_while_a_worker_that_stops_holds_messages(applied: Shop) -> None:
     applied.lab.publish("payments", headers={"id": "a"})
     message = applied.lab.get("payments")
@@ -332,6 +338,7 @@ def test_it_is_refused_while_a_worker_that_stops_holds_messages(applied: Shop) -
     applied.assert_gone()
 
 
+@pytest.mark.slow
 def test_parked_messages_whose_queue_is_gone_stay_and_are_exhausted_when_due(shop: Shop) -> None:
     app = shop.app = shop.make(tiers=["20s"])
     run(app, "apply")
@@ -358,6 +365,7 @@ def test_ready_messages_of_other_publishers_keep_their_properties(applied: Shop)
         assert (message.properties["expiration"], message.properties["message_id"]) == ("3600000", "m")
 
 
+@pytest.mark.slow
 def test_what_retries_of_a_stock_worker_may_need_is_left_while_one_consumes(applied: Shop) -> None:
     tag = applied.lab.channel.basic_consume("payments", callback=bool)
     found = applied.uninstall(code=1)
@@ -394,6 +402,7 @@ def test_one_queue_is_uninstalled_and_the_other_keeps_working(applied: Shop) -> 
     applied.park("b", 1, "celery")
 
 
+@pytest.mark.slow
 def test_retired_ladders_and_other_units_and_types_are_found_by_the_management_api(shop: Shop) -> None:
     for settings in (
         {"tiers": ["3h"], "exact_unit": "5s"},
@@ -410,6 +419,7 @@ def test_retired_ladders_and_other_units_and_types_are_found_by_the_management_a
     shop.assert_gone()
 
 
+@pytest.mark.slow
 def test_without_the_management_api_the_settings_and_the_records_name_the_objects(applied: Shop) -> None:
     run(applied.make(tiers=["5h"]), "apply")
     found = applied.uninstall("--no-management", "--delete-origin")
@@ -417,6 +427,7 @@ def test_without_the_management_api_the_settings_and_the_records_name_the_object
     applied.assert_gone()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("growth", [1.35, pytest.param(1.1, marks=pytest.mark.slow)])
 def test_runs_that_are_killed_lose_nothing_and_the_next_one_continues(
     applied: Shop, monkeypatch: pytest.MonkeyPatch, growth: float
@@ -436,6 +447,7 @@ def test_runs_that_are_killed_lose_nothing_and_the_next_one_continues(
     applied.assert_gone()
 
 
+@pytest.mark.slow
 def test_a_worker_that_starts_after_a_killed_run_restores_the_ladder(
     applied: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

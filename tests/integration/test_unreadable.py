@@ -16,14 +16,11 @@ from celery_rmq_delay.contrib.django.models import Operation, UnreadableMessage
 from celery_rmq_delay.contrib.django.services import unreadable
 from celery_rmq_delay.contrib.django.services.operations.publishing import Publisher
 from celery_rmq_delay.exceptions import RmqDelayError
-from tests.support.brokers.kinds import EITHER_DATABASE
 from tests.support.brokers.lab import contents
 from tests.support.django import shop
 from tests.support.django.collecting import EVENTS, EXHAUSTED, Rig
 from tests.support.django.desk import ALICE, BOB, Desk
 from tests.support.workers.hostile_messages import raw, table, text
-
-pytestmark = EITHER_DATABASE
 
 BODY = bytes(range(256))
 

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics.cli import main
 from celery_rmq_delay.analytics.storage.compaction import LEAST_FILES
+from tests.support.corpus import corpus
 from tests.support.spark.frames import NOON, event
 from tests.support.spark.history_files import days_of, write
 from tests.support.spark.machine import SharedSpark
@@ -53,6 +54,7 @@ def done(shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory) ->
     return Done(history, output, json.loads(found.stdout))
 
 
+@pytest.mark.slow
 def test_run_reads_and_writes_at_the_urls_and_reports_it(done: Done) -> None:
     assert done.report["input"] == f"file://{done.history}"
     assert (done.report["rows_in"], done.report["events"], done.report["first_day"]) == (ROWS, ROWS, str(DAY))
@@ -60,6 +62,7 @@ def test_run_reads_and_writes_at_the_urls_and_reports_it(done: Done) -> None:
     assert days_of(done.output, "recovery_curve") == []
 
 
+@pytest.mark.slow
 def test_run_merges_the_small_files_of_a_day_that_is_over_and_loses_no_row(done: Done) -> None:
     assert done.report["compacted"] == {"files": LEAST_FILES, "into": 1}
     (file,) = (done.history / f"day={DAY}").glob("[!.]*")
@@ -95,8 +98,8 @@ def test_errors_that_the_user_can_fix_are_one_line(spark: SparkSession, tmp_path
         assert "there is no such folder" in found.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
+@corpus(
+    "words, message",
     [
         ("run --input x --output y --from soon", "--from"),
         ("run --input x --output y --conf spark.driver.memory", "Write NAME=VALUE"),

@@ -207,6 +207,7 @@ def one_what_if(episodes, options):
     return what_if(episodes, {"payments": [(60_000,)]}, options)
 
 
+@pytest.mark.slow
 def test_replays_are_in_no_curve_and_in_no_advice(spark, tmp_path):
     first = seen(TRUTHS["exponential"], 400, LADDERS, seed=1)
     replayed = table(seen(TRUTHS["half hard"], 400, LADDERS, seed=2))
@@ -224,6 +225,7 @@ def test_replays_are_in_no_curve_and_in_no_advice(spark, tmp_path):
     assert exception_advice(both, 0.005).collect() == exception_advice(alone, 0.005).collect()
 
 
+@pytest.mark.slow
 def test_only_frequent_tasks_and_exceptions_have_a_curve(spark):
     rows = [episode(at, exception_type=f"Error{at // 30}" if at < 3_600 else f"Rare{at}") for at in range(4_000)]
     curve = recovery_curve(spark.createDataFrame(rows, EPISODES), Options(bootstrap_rounds=0)).toPandas()
@@ -259,6 +261,7 @@ def exceptions(spark):
     return spark.createDataFrame(rows, EPISODES)
 
 
+@pytest.mark.slow
 def test_advice_about_exceptions_that_never_recover_and_those_that_need_no_late_tier(spark):
     found = exception_advice(exceptions(spark), 0.005)
     assert [(each.name, each.dataType) for each in found.schema] == [
@@ -342,6 +345,7 @@ def late_after_two(rows):
     return late_retries_of(rows).lateness(intervals, shares(intervals, options)).median(2)[1]
 
 
+@pytest.mark.slow
 def test_messages_without_a_task_do_not_count_in_the_advice_of_their_queue(spark, tmp_path):
     found = seen(TRUTHS["exponential"], 2000, [LADDERS[0]], seed=9, clusters=100)
     lost = [episode(number, **UNDECODABLE) for number in range(500)]

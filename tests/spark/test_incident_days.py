@@ -16,6 +16,8 @@ from celery_rmq_delay.analytics.run.planning import Run
 from tests.support.spark.frames import NOON, Row, event, outage
 from tests.support.spark.history_files import contents, days_of, shown, write
 
+pytestmark = pytest.mark.slow
+
 DAY = NOON.date()
 NOW = NOON + timedelta(days=10)
 MIDNIGHT = 12 * 3600

@@ -169,6 +169,7 @@ def test_no_dictionary_is_made_of_values_that_hardly_repeat(output: Path) -> Non
     assert not (has["task_id"] or has["ended_at"] or has["t_seconds"] or has["episode.low_seconds"])
 
 
+@pytest.mark.slow
 def test_spark_writes_the_same_tables_if_its_tasks_can_run_on_other_machines(
     run: Callable[..., Report], output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +183,7 @@ def test_spark_writes_the_same_tables_if_its_tasks_can_run_on_other_machines(
     assert all(".zstd." in name for name in names)
 
 
+@pytest.mark.slow
 def test_a_run_needs_no_other_file_system_than_those_of_its_folders(
     run: Callable[..., Report], history: Path, output: Path, spark: SparkSession
 ) -> None:
@@ -301,6 +303,7 @@ def test_ladders_are_estimated_without_tasks_whose_end_was_lost(
     assert [row[2] for row in found.rows] == [6]
 
 
+@pytest.mark.slow
 def test_late_events_count_when_their_day_is_run_again(run: Callable[..., Report], history: Path, output: Path) -> None:
     before = contents(output)
     write(history, [event("parked", 100, "straggler")])
@@ -348,6 +351,7 @@ def test_files_of_which_none_can_be_read_end_the_run_and_leave_the_output(
     assert contents(output) == before
 
 
+@pytest.mark.slow
 def test_days_without_files_are_left_as_they_are_or_named(
     run: Callable[..., Report], history: Path, output: Path
 ) -> None:
@@ -360,6 +364,7 @@ def test_days_without_files_are_left_as_they_are_or_named(
     assert DAY not in days_of(output, "attempts")
 
 
+@pytest.mark.slow
 def test_files_without_the_column_generation_are_read_as_first_runs(
     run: Callable[..., Report], history: Path, output: Path
 ) -> None:

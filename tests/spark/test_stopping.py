@@ -16,6 +16,8 @@ from tests.support.spark.cluster import STARTS_SOONER
 from tests.support.spark.frames import NOON, event
 from tests.support.spark.history_files import shown, write
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 120
 ROWS = 3_000
 

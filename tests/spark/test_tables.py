@@ -17,6 +17,7 @@ from celery_rmq_delay.analytics.tables.failure_groups import failure_groups
 from celery_rmq_delay.analytics.tables.hourly import hourly, ok_counts
 from celery_rmq_delay.analytics.tables.outcomes import tier_outcomes, wilson
 from celery_rmq_delay.exceptions import SettingsError
+from tests.support.corpus import corpus
 from tests.support.spark import reference
 from tests.support.spark.frames import NOON, Row, assert_same, at, event, frame, incidents, outage, rows
 from tests.support.spark.machine import SharedSpark
@@ -130,6 +131,7 @@ def found_incidents(shared_spark: SharedSpark) -> dict[int, list[Row]]:
     return {day: [row for row in found if row["day"] == (NOON + timedelta(days=day)).date()] for day in range(70)}
 
 
+@pytest.mark.slow
 def test_an_incident_is_described_by_the_failures_in_its_scope(found_incidents: dict[int, list[Row]]) -> None:
     assert found_incidents[PLAIN] == [
         {
@@ -187,6 +189,7 @@ def test_one_task_that_is_retried_without_end_is_no_incident(found_incidents: di
     assert not found_incidents[ENDLESS]
 
 
+@pytest.mark.slow
 def test_a_day_of_any_number_of_exceptions_and_fingerprints_has_a_bounded_number_of_series(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +209,7 @@ def test_a_day_of_any_number_of_exceptions_and_fingerprints_has_a_bounded_number
     assert [row["exceptions"] for row in rows(incidents(made, counts))] == [["Down"]]
 
 
-@pytest.mark.parametrize("wrong", [{"least": 0}, {"factor": 1}, {"gap_minutes": 0}, {"evidence": float("nan")}])
+@corpus("wrong", [{"least": 0}, {"factor": 1}, {"gap_minutes": 0}, {"evidence": float("nan")}])
 def test_invalid_thresholds_of_incidents_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=rf"Bursts\.{next(iter(wrong))}"):
         Bursts(**wrong)

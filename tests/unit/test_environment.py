@@ -7,11 +7,14 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.support.environment import FILES, clean
+from tests.support import environment
+from tests.support.corpus import corpus
+from tests.support.environment import FILES, clean, place_of_temporary_files
 from tests.support.waiting import SECONDS, wait_for
 
 KEPT = {"BROKER_URL": "b", "HOME": "/root", "JAVA_HOME": "/java", "PATH": "/bin", "RMQ_DELAY_BROKER_TREES": "/trees"}
@@ -63,8 +66,8 @@ print(subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode, 
     assert (done.stdout, done.stderr) == ("3 set()\n", "")
 
 
-@pytest.mark.parametrize(
-    ("hard", "output"),
+@corpus(
+    "hard, output",
     [
         (FILES, f"{FILES}\n"),
         (200, "RuntimeError: These tests need 1,024 open files, and this process may have 200 at most"),
@@ -87,7 +90,21 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     assert output in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["ends", "is killed"])
+def test_temporary_files_are_in_memory_only_where_it_has_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TMPDIR")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(environment, "MEMORY", str(tmp_path))
+    monkeypatch.setattr(environment, "ROOM_FOR_FILES", 0)
+    assert place_of_temporary_files() == str(tmp_path)
+    monkeypatch.setattr(environment, "ROOM_FOR_FILES", 2**62)
+    assert place_of_temporary_files() == tempfile.gettempdir()
+    monkeypatch.setenv("TMPDIR", "/var/tmp")
+    monkeypatch.setattr(environment, "ROOM_FOR_FILES", 0)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert place_of_temporary_files() == "/var/tmp"
+
+
+@corpus("killed", [False, True])
 def test_temporary_files_of_a_run_are_deleted_and_their_names_leave_room_for_sockets(
     tmp_path: Path, killed: bool
 ) -> None:

@@ -55,3 +55,8 @@ def test_one_process_has_all_files_that_use_the_broker_with_the_management_api(p
         if path.name.startswith("test_") and isinstance(node, ast.arg) and node.arg in fixtures
     }
     assert using == set(together)
+
+
+def test_the_quick_suite_stays_below_its_ceiling(request: pytest.FixtureRequest) -> None:
+    quick = [item for item in request.session.items if not item.get_closest_marker("slow")]
+    assert len(quick) <= int(request.config.getini("quick_tests")), "decide which tests become slow"

@@ -11,6 +11,7 @@ from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.testing import PrivateBroker, PrivatePostgres
 from celery_rmq_delay.testing.plugin import shared
 from celery_rmq_delay.testing.servers.installation import Installation
+from tests.support.brokers.kinds import QUEUE_TYPES
 
 #: The management API shows statistics that are up to ten seconds old; here, up to one.
 STATISTICS = "\n".join(
@@ -26,9 +27,9 @@ INTERVALS = (
 )
 
 
-@pytest.fixture(params=["classic", "quorum"])
+@pytest.fixture(params=QUEUE_TYPES)
 def queue_type(request: pytest.FixtureRequest) -> QueueType:
-    """Each type of queue in turn."""
+    """A type of queue."""
     kind: QueueType = request.param
     return kind
 

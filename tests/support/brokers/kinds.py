@@ -1,12 +1,16 @@
-"""Marks of costly tests: one queue type or one database is tested in the quick form."""
+"""Types of queues and databases: the quick suite has quorum queues and PostgreSQL, and both where they differ."""
 
 from __future__ import annotations
 
 import pytest
 
-#: For costly tests in which the type of the queue makes no difference to the package, only to the broker.
-EITHER_TYPE = pytest.mark.parametrize("queue_type", ["quorum", pytest.param("classic", marks=pytest.mark.slow)])
-#: For costly tests in which the database makes no difference.
-EITHER_DATABASE = pytest.mark.parametrize(
-    "database", ["postgres", pytest.param("sqlite", marks=pytest.mark.slow)], indirect=True
-)
+#: The parameters of the fixtures `queue_type` and `database`: the first one is quick.
+QUEUE_TYPES = ("quorum", pytest.param("classic", marks=pytest.mark.slow))
+DATABASES = ("postgres", pytest.param("sqlite", marks=pytest.mark.slow))
+
+#: For tests in which the type of the queue decides what the broker does.
+BOTH_TYPES = pytest.mark.parametrize("queue_type", ["quorum", "classic"])
+#: For tests whose statements differ between the databases.
+BOTH_DATABASES = pytest.mark.parametrize("database", ["postgres", "sqlite"], indirect=True)
+#: The same for the fixture `tables`.
+BOTH_TABLES = pytest.mark.parametrize("tables", ["postgres", "sqlite"], indirect=True)

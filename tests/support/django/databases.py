@@ -16,13 +16,10 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models import AutoField
 
 from celery_rmq_delay.testing.servers.postgres import PrivatePostgres, django_database
+from tests.support.brokers.kinds import DATABASES
 
 #: For tests whose queries differ between databases; otherwise their fixture `tables` uses SQLite.
-ON_BOTH = pytest.mark.parametrize("tables", ["sqlite", "postgres"], indirect=True)
-#: For slow tests of the fixture `database` for which one database is nearly sufficient.
-RARELY_ON_POSTGRES = pytest.mark.parametrize(
-    "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)], indirect=True
-)
+ON_BOTH = pytest.mark.parametrize("tables", DATABASES, indirect=True)
 
 
 @dataclass

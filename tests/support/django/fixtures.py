@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.brokers.kinds import DATABASES
 from tests.support.django.databases import Database, emptied, migrated, postgres_database
 
 SQLITE_OPTIONS = {
@@ -38,9 +39,9 @@ def postgres_tables(rmq_postgres: Any, django_db_blocker: Any) -> Iterator[Datab
         yield migrated(database, django_db_blocker)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=DATABASES)
 def database(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[Database]:
-    """Empty tables, of SQLite and of PostgreSQL in turn, as Django's default database."""
+    """Empty tables of PostgreSQL or of SQLite as Django's default database."""
     found: Database = request.getfixturevalue(f"{request.param}_tables")
     with django_db_blocker.unblock(), emptied(found):
         yield found
