@@ -412,10 +412,10 @@ def test_a_reset_that_is_cut_off_leaves_no_two_ladders(lab: Lab, monkeypatch: py
 
 
 def test_a_user_who_may_not_configure_a_ladder_gets_an_error_and_changes_nothing(
-    lab: Lab, rmq_broker: PrivateBroker
+    lab: Lab, own_broker: PrivateBroker
 ) -> None:
     a, b = lab.applied(lab.plan(A)), lab.plan(B)
-    url = add_user(rmq_broker, lab.url, Permissions(r"^(?!.*\.ladder).*$", ".*", ".*"))
+    url = add_user(own_broker, lab.url, Permissions(r"^(?!.*\.ladder).*$", ".*", ".*"))
     with kombu.Connection(url) as connection, pytest.raises(TopologyError, match="run as a user who may"):
         apply_plan(connection, b)
     lose_record(lab, a)
