@@ -9,13 +9,13 @@ import pytest
 from tests.support import ROOT
 from tests.support.packaging.bare import Built, Environment, install, installed_extras
 
+pytestmark = pytest.mark.versions
+
 #: Imports every module but those that act when they are imported. Without Spark, those that need it end at its name.
 IMPORTS = """
 import importlib, pkgutil, sys
 import django
 import celery_rmq_delay
-
-pytestmark = pytest.mark.versions
 
 assert celery_rmq_delay.__file__.startswith(sys.prefix), celery_rmq_delay.__file__
 django.setup()
