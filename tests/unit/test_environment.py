@@ -17,7 +17,14 @@ from tests.support.corpus import corpus
 from tests.support.environment import FILES, clean, place_of_temporary_files
 from tests.support.waiting import SECONDS, wait_for
 
-KEPT = {"BROKER_URL": "b", "HOME": "/root", "JAVA_HOME": "/java", "PATH": "/bin", "RMQ_DELAY_BROKER_TREES": "/trees"}
+KEPT = {
+    "BROKER_URL": "b",
+    "HOME": "/root",
+    "JAVA_HOME": "/java",
+    "PATH": "/bin",
+    "RMQ_DELAY_BROKER_TREES": "/trees",
+    "RMQ_DELAY_DIST": "built",
+}
 CHANGING = (
     "CELERY_BROKER_URL",
     "CELERY_RESULT_BACKEND",
