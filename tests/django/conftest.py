@@ -29,7 +29,7 @@ def shop() -> Iterator[Any]:
 
 @pytest.fixture
 def tables(request: pytest.FixtureRequest) -> Database:
-    """Empty tables of SQLite, or where a test is marked with `ON_BOTH`, of PostgreSQL."""
+    """Empty tables of SQLite, or where a test is marked with `POSTGRES_TABLES`, of PostgreSQL."""
     found: Database = request.getfixturevalue(getattr(request, "param", "sqlite"))
     return found
 

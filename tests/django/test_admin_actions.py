@@ -19,9 +19,9 @@ from celery_rmq_delay.contrib.django.admin import confirming
 from celery_rmq_delay.contrib.django.models import FailureGroup, Operation, OperationItem, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations import requests as operations
+from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django import people, seed, shop
 from tests.support.django.admin_pages import BASE, EXHAUSTED, ask, confirm, messages_of
-from tests.support.django.databases import ON_BOTH
 from tests.support.django.desk import states
 from tests.support.django.markup import faults
 
@@ -42,7 +42,7 @@ def test_the_first_page_of_an_action_only_asks(client: Client) -> None:
     assert sum(tables["Error"]) == sum(tables["Queue"]) == 5
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_confirmed_discard_is_done_logged_and_shown(client: Client) -> None:
     tasks = [seed.record(number) for number in range(3)]
     other = seed.record(9)
@@ -61,7 +61,7 @@ def test_a_confirmed_discard_is_done_logged_and_shown(client: Client) -> None:
     assert "The gateway is gone" not in client.get(f"{EXHAUSTED}{other.pk}/history/").content.decode()
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_restore_undoes_a_discard(client: Client) -> None:
     task = seed.record(1)
     confirm(client, ask(client, "discard", task))
@@ -72,7 +72,7 @@ def test_a_restore_undoes_a_discard(client: Client) -> None:
     assert states() == {"EXHAUSTED": 1}
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_tasks_that_another_user_handled_meanwhile_are_skipped_and_shown(client: Client) -> None:
     tasks = [seed.record(number) for number in range(4)]
     page = ask(client, "discard", *tasks)
@@ -111,7 +111,7 @@ def test_a_requeue_without_a_broker_fails_and_leaves_the_tasks_as_they_were(clie
     assert states() == {"EXHAUSTED": 2}
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_whole_list_is_frozen_by_its_filter_and_late_arrivals_are_not_swept_in(client: Client) -> None:
     for number in range(8):
         seed.record(number)
@@ -147,7 +147,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confirming, "EXACT", 0)
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_an_action_on_a_whole_list_is_for_exactly_the_tasks_that_its_page_has_counted(client: Client) -> None:
     late = [seed.record(number, TaskState.PARKED) for number in (8, 9)]
     counted = [seed.record(number) for number in range(3)]
@@ -161,7 +161,7 @@ def test_an_action_on_a_whole_list_is_for_exactly_the_tasks_that_its_page_has_co
     assert {task.pk for task in TaskRecord.objects.filter(state=TaskState.EXHAUSTED)} == {task.pk for task in late}
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_an_action_on_a_search_for_a_frequent_word_is_for_exactly_the_counted_tasks(client: Client) -> None:
     tasks = [seed.record(number, exception_message=f"alpha {number}") for number in range(24)]
     with override_settings(RMQ_DELAY={**settings.RMQ_DELAY, "COUNT_CAP": 16}):
@@ -173,7 +173,7 @@ def test_an_action_on_a_search_for_a_frequent_word_is_for_exactly_the_counted_ta
     assert TaskRecord.objects.filter(state=TaskState.EXHAUSTED).count() == len(tasks) - 4
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_as_many_new_tasks_as_others_that_left_are_confirmed_again(client: Client, large: None) -> None:
     late = seed.record(9, TaskState.PARKED)
     counted = [seed.record(number) for number in range(3)]
@@ -193,7 +193,7 @@ def test_a_forged_selection_is_refused(client: Client, large: None, values: dict
     assert states() == {"EXHAUSTED": 1}
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_more_tasks_than_the_page_has_shown_are_confirmed_again(client: Client, large: None) -> None:
     again = page_that_misses_a_task(client)
     shown = again.content.decode()
@@ -203,7 +203,7 @@ def test_more_tasks_than_the_page_has_shown_are_confirmed_again(client: Client, 
     assert messages_of(confirm(client, again))[-1] == "4 discarded"
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_of_more_tasks_than_the_page_has_shown_the_first_ones_can_be_chosen(client: Client, large: None) -> None:
     again = page_that_misses_a_task(client)
     assert 'value="Only the first 3 tasks"' in again.content.decode()
@@ -213,7 +213,7 @@ def test_of_more_tasks_than_the_page_has_shown_the_first_ones_can_be_chosen(clie
     assert left == newest
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_whole_list_contains_tasks_whose_collector_has_a_fast_clock(client: Client) -> None:
     seed.record(0)
     seed.record(4, changed_at=seed.now() + timedelta(minutes=2))
@@ -222,7 +222,7 @@ def test_a_whole_list_contains_tasks_whose_collector_has_a_fast_clock(client: Cl
     assert messages_of(confirm(client, page)) == ["2 discarded"]
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_new_tasks_are_not_swept_in_even_if_their_clock_is_slow(client: Client) -> None:
     seed.record(0)
     page = ask(client, "discard", select_across="1")
@@ -367,7 +367,7 @@ def test_a_task_without_its_message_cannot_be_requeued_from_its_page(client: Cli
     assert disabled not in client.get(address).content.decode()
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_requeue_shows_how_many_tasks_have_no_message(client: Client) -> None:
     tasks = [seed.record(number) for number in range(3)]
     page = ask(client, "requeue", *tasks).content.decode()
@@ -380,7 +380,7 @@ def test_a_requeue_shows_how_many_tasks_have_no_message(client: Client) -> None:
     assert "no message" not in ask(client, "discard", *tasks).content.decode()
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_requeue_shows_how_many_tasks_have_expired(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [seed.record(number) for number in range(5)]
     for task, expires in zip(tasks, (PAST, PAST, FUTURE, None, PAST), strict=True):
@@ -451,7 +451,7 @@ def test_a_parked_task_that_is_discarded_has_the_page_of_an_exhausted_one(client
     assert [act.name for act in client.get(answer["Location"]).context["acts"]] == ["restore"]
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_an_export_is_logged_and_redacted_for_users_who_may_not_see_secrets(client: Client) -> None:
     task = seed.record(1, exception_message="password=hunter2")
     chosen = {"action": "export_jsonl", "_selected_action": str(task.pk)}
@@ -484,7 +484,7 @@ def test_groups_are_muted_and_noted_with_a_trace(client: Client) -> None:
     assert not group.muted
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_group_counts_and_links_its_open_tasks(client: Client) -> None:
     seed.shop(parked=0, exhausted=8)
     quiet = FailureGroup.objects.create(
@@ -502,7 +502,7 @@ def test_a_group_counts_and_links_its_open_tasks(client: Client) -> None:
     assert "Open tasks: 0" in shown.content.decode()
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_acts_commit_step_by_step_in_a_project_that_wraps_requests_in_transactions(client: Client) -> None:
     from django.db import connections
 

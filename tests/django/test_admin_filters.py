@@ -22,9 +22,9 @@ from celery_rmq_delay.contrib.django.models import (
     TaskRecord,
     TaskState,
 )
+from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django import seed
 from tests.support.django.admin_pages import BASE, EXHAUSTED, ask, confirm, messages_of
-from tests.support.django.databases import ON_BOTH
 from tests.support.django.desk import states
 from tests.support.django.markup import faults
 
@@ -93,7 +93,7 @@ def test_a_subclass_adds_filters_and_dates_whose_links_work(client: Client) -> N
             assert client.get(f"{EXHAUSTED}?{other}").status_code == 400, other
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_refused_filter_shows_no_rows_and_a_message_that_names_it(client: Client) -> None:
     seed.shop(parked=0, exhausted=8)
     for query, named in REFUSED.items():
@@ -105,7 +105,7 @@ def test_a_refused_filter_shows_no_rows_and_a_message_that_names_it(client: Clie
         assert faults(page.content.decode()) == [], query
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 @pytest.mark.parametrize("across", ["1", "0"])
 def test_an_action_on_a_list_with_a_refused_filter_acts_on_nothing(client: Client, across: str) -> None:
     seed.shop(parked=0, exhausted=4)
@@ -133,7 +133,7 @@ def test_the_lists_of_groups_and_operations_refuse_filters_as_well(client: Clien
     assert not FailureGroup.objects.filter(muted=True).exists()
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_page_that_the_list_no_longer_has_shows_the_first_page_of_the_same_filter(client: Client) -> None:
     seed.shop(parked=0, exhausted=120)
     for number in ("9", "0", "-1", "x"):
@@ -157,7 +157,7 @@ def test_an_action_from_a_page_that_the_list_no_longer_has_is_not_lost(client: C
 # -- worker --------------------------------------------------------------------------------------------------------
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_tasks_are_filtered_by_the_worker_of_their_last_attempt(client: Client) -> None:
     seed.shop(parked=8, exhausted=8)
     for name, query, expected in (
@@ -172,7 +172,7 @@ def test_tasks_are_filtered_by_the_worker_of_their_last_attempt(client: Client) 
     assert "<bdi>shop@node1</bdi>" in client.get(EXHAUSTED).content.decode()
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_value_can_be_typed_where_there_are_more_values_than_choices(client: Client) -> None:
     seed.shop(parked=0, exhausted=4)
     assert 'name="worker"' not in client.get(EXHAUSTED).content.decode()
@@ -199,7 +199,7 @@ def operated() -> Operation:
     return operation
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_the_tasks_of_an_operation_are_listed_in_any_state_by_outcome(client: Client) -> None:
     number = operated().pk
     for name, query, expected in (
@@ -228,7 +228,7 @@ def test_an_operation_is_shown_as_a_chosen_filter_and_not_offered_as_a_choice(cl
     assert "Operation" not in [spec.title for spec in client.get(EXHAUSTED).context["cl"].filter_specs]
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_an_unknown_operation_or_outcome_selects_nothing(client: Client) -> None:
     number = operated().pk
     for query in (
@@ -246,7 +246,7 @@ def test_an_unknown_operation_or_outcome_selects_nothing(client: Client) -> None
         assert client.post(f"{EXHAUSTED}?{query}", sent).status_code == 400, query
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_an_action_on_the_tasks_of_an_operation_asks_for_these_only(client: Client) -> None:
     number = operated().pk
     page = ask(client, "restore", address=f"{EXHAUSTED}?operation={number}", select_across="1")

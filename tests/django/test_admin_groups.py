@@ -15,9 +15,9 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 
 from celery_rmq_delay.contrib.django.models import FailureGroup, Operation, Tally, TaskRecord, TaskState
+from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django import people, seed
 from tests.support.django.admin_pages import BASE, EXHAUSTED, ask, confirm, messages_of
-from tests.support.django.databases import ON_BOTH
 from tests.support.django.markup import faults
 
 pytestmark = pytest.mark.usefixtures("tables", "shop")
@@ -61,7 +61,7 @@ def states(group: FailureGroup) -> dict[str, int]:
     return found
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_groups_are_listed_by_open_tasks_then_by_when_they_were_last_seen(client: Client) -> None:
     for kind, count in ((0, 2), (1, 5), (2, 2), (3, 0)):
         for number in range(count):
@@ -75,7 +75,7 @@ def test_groups_are_listed_by_open_tasks_then_by_when_they_were_last_seen(client
     assert [group.open_tasks for group in everything] == [5, 2, 2, 0]
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 @pytest.mark.parametrize(
     ("label", "kind"), [("Requeue…", "requeue"), ("Requeue gradually…", "requeue"), ("Discard…", "discard")]
 )
@@ -103,7 +103,7 @@ def test_a_button_of_a_row_selects_every_open_task_of_its_group_and_no_other(
     assert {(task.failure_group_id, task.state) for task in selected} == {(group.pk, TaskState.EXHAUSTED)}
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_discard_from_the_list_of_groups_returns_there_with_its_filters(client: Client) -> None:
     for number in range(8):
         seed.record(number)
@@ -154,7 +154,7 @@ def test_each_button_names_its_group_for_screen_readers(client: Client) -> None:
     ]
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_the_open_tasks_of_several_ticked_groups_are_one_list(client: Client) -> None:
     for number in range(12):
         seed.record(number)
@@ -183,7 +183,7 @@ def test_more_ticked_groups_than_a_url_can_name_are_not_shown(client: Client) ->
     assert answer["Location"] == GROUPS
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_one_click_mutes_one_group_and_returns_to_the_list(client: Client) -> None:
     for number in range(4):
         seed.record(number)
@@ -202,7 +202,7 @@ def test_one_click_mutes_one_group_and_returns_to_the_list(client: Client) -> No
     assert people.staff("view_failuregroup").post(url, {"muted": "0"}).status_code == 403
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 @override_settings(RMQ_DELAY={"INLINE_LIMIT": 20})
 def test_all_groups_of_a_list_are_muted_at_once(client: Client) -> None:
     for number in range(30):
@@ -216,7 +216,7 @@ def test_all_groups_of_a_list_are_muted_at_once(client: Client) -> None:
     assert LogEntry.objects.filter(change_message="Muted").count() == 30
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_the_bars_of_a_row_are_its_own_exhausted_tasks_by_hour_also_as_text(client: Client) -> None:
     for kind in (0, 1):
         seed.record(kind)
@@ -240,7 +240,7 @@ def test_the_bars_of_a_row_are_its_own_exhausted_tasks_by_hour_also_as_text(clie
     assert faults(page) == []
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_the_list_of_groups_takes_the_same_few_queries_for_any_number_of_groups(client: Client) -> None:
     for number in range(60):
         group = FailureGroup.objects.create(

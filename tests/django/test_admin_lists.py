@@ -20,9 +20,9 @@ from celery_rmq_delay.contrib.django.models import (
     TaskRecord,
     TaskState,
 )
+from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django import seed
 from tests.support.django.admin_pages import BASE
-from tests.support.django.databases import ON_BOTH
 from tests.support.django.markup import faults
 
 LISTS = ("parkedtask", "exhaustedtask", "taskrecord")
@@ -57,7 +57,7 @@ def rows(page: Any) -> list[TaskRecord]:
     return list(page.context["cl"].result_list)
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_takes_at_most_12_queries_for_any_number_of_rows(client: Client, name: str) -> None:
     seed.shop(parked=60, exhausted=60)
@@ -70,7 +70,7 @@ def test_a_list_takes_at_most_12_queries_for_any_number_of_rows(client: Client, 
     assert faults(page.content.decode()) == []
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_filters_and_search_keep_the_matching_rows(client: Client) -> None:
     seed.shop(parked=8, exhausted=12)
     for name, query, expected in FILTERS:
@@ -85,7 +85,7 @@ def test_a_group_filters_its_tasks(client: Client) -> None:
     assert {each.exception_type for each in rows(page)} == {"ValueError"}
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_filter_that_makes_no_sense_shows_nothing_instead_of_everything(client: Client) -> None:
     seed.record(1, TaskState.PARKED)
     choices = ("state=NONE", "window=forever", "overdue=2", "requeued=x")
@@ -105,7 +105,7 @@ def test_sorting_by_a_column_without_an_index_is_not_offered(client: Client) -> 
     assert [each.due_at for each in rows(page)] == sorted(each.due_at for each in rows(page) if each.due_at)
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_no_search_term_breaks_a_list(client: Client) -> None:
     for name, term in product(LISTS, ("%F0%9F%92%A9", "'%22%3Cscript%3E", "a" * 3000, "%D8%A7")):
         page = client.get(f"{BASE}/{name}/?q={term}")
@@ -113,7 +113,7 @@ def test_no_search_term_breaks_a_list(client: Client) -> None:
         assert faults(page.content.decode()) == [], (name, term)
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_counts_stop_at_the_cap_and_show_it(client: Client, settings: Any) -> None:
     settings.RMQ_DELAY = {"COUNT_CAP": 10}
     seed.shop(parked=0, exhausted=12)
@@ -122,7 +122,7 @@ def test_counts_stop_at_the_cap_and_show_it(client: Client, settings: Any) -> No
     assert '<span class="rmq-value">more than 10</span></a>' in page  # the tile
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_sqlite_finds_a_list_below_the_cap_by_its_filters_and_not_by_its_order(client: Client, settings: Any) -> None:
     settings.RMQ_DELAY = {"COUNT_CAP": 10}
     seed.shop(parked=0, exhausted=30)
@@ -140,7 +140,7 @@ def test_sqlite_finds_a_list_below_the_cap_by_its_filters_and_not_by_its_order(c
     assert len(rows(client.get(f"{BASE}/taskrecord/?queue=rare&p=2"))) == 3  # of the first page
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 @pytest.mark.parametrize("cap", [10, 49, 50, 51])
 def test_all_rows_can_be_selected_wherever_the_cap_is(client: Client, settings: Any, cap: int) -> None:
     settings.RMQ_DELAY = {"COUNT_CAP": cap}
@@ -148,7 +148,7 @@ def test_all_rows_can_be_selected_wherever_the_cap_is(client: Client, settings: 
     assert f"Select all: more than {cap}" in client.get(f"{BASE}/exhaustedtask/").content.decode()
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_the_page_of_a_task_takes_the_same_queries_for_any_number_of_related_tasks(client: Client) -> None:
     needed = []
     for count in (2, 16):
@@ -162,14 +162,14 @@ def test_the_page_of_a_task_takes_the_same_queries_for_any_number_of_related_tas
     assert needed[0] == needed[1]
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_page_has_50_rows_where_the_cap_is_lower(client: Client, settings: Any) -> None:
     settings.RMQ_DELAY = {"COUNT_CAP": 10}
     seed.shop(parked=0, exhausted=60)
     assert len(rows(client.get(f"{BASE}/exhaustedtask/"))) == 50
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 @pytest.mark.parametrize("cap", [10, 10_000])
 def test_a_list_with_three_filters_has_all_its_tasks_in_order_on_its_pages(
     client: Client, settings: Any, cap: int
@@ -197,7 +197,7 @@ def test_a_list_with_three_filters_has_all_its_tasks_in_order_on_its_pages(
     assert client.get(f"{BASE}/parkedtask/?{query}&state=NONE").status_code == 400
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_list_with_filters_that_no_index_has_together_is_read_once(client: Client) -> None:
     seed.shop(parked=20, exhausted=0)
     some = TaskRecord.objects.all()[0]
@@ -209,7 +209,7 @@ def test_a_list_with_filters_that_no_index_has_together_is_read_once(client: Cli
         assert len([each for each in queries if condition in each["sql"]]) == 1, query
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 @pytest.mark.parametrize("cap", [10, 10_000])
 def test_the_tasks_of_an_operation_are_read_once_for_their_count_and_order(
     client: Client, settings: Any, cap: int
@@ -232,7 +232,7 @@ def test_the_tasks_of_an_operation_are_read_once_for_their_count_and_order(
     assert [each.pk for each in rows(gone)] == expected[:50]
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_tiles_and_chart_agree_with_the_tables(client: Client) -> None:
     seed.shop(parked=8, exhausted=12)
     page = client.get(f"{BASE}/exhaustedtask/")
@@ -246,7 +246,7 @@ def test_tiles_and_chart_agree_with_the_tables(client: Client) -> None:
     assert "<table>" in page.content.decode()
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_each_tile_leads_to_exactly_the_tasks_that_it_counts(client: Client) -> None:
     seed.shop(parked=8, exhausted=12)
     long_ago = seed.now() - timedelta(days=3)

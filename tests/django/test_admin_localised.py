@@ -22,9 +22,10 @@ from celery_rmq_delay.contrib.django.models import (
 )
 from celery_rmq_delay.contrib.django.services.actors import Actor, note_done
 from celery_rmq_delay.contrib.django.services.insight_runs import load
+from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django import seed
 from tests.support.django.admin_pages import BASE
-from tests.support.django.databases import ON_BOTH, Database, number_from
+from tests.support.django.databases import Database, number_from
 from tests.support.django.insights import finished
 from tests.support.django.markup import faults
 from tests.support.django.sent_forms import PageParts, SentForm
@@ -104,7 +105,7 @@ def sent(client: Client, address: str, form: SentForm, values: dict[str, Any]) -
     return answer
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_all_pages_open_and_programs_read_their_numbers(rows: None, language: str, client: Client) -> None:
     pages = crawled(client)
     assert len(pages) > 40

@@ -19,10 +19,10 @@ from celery_rmq_delay.contrib.django.queries import DIFFERS_AFTER
 from celery_rmq_delay.contrib.django.services import counts
 from celery_rmq_delay.contrib.django.services.counts import BrokerCounts
 from celery_rmq_delay.contrib.django.services.drift import parked_difference
+from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django import people
 from tests.support.django.admin_pages import BASE
 from tests.support.django.batches import QUEUE, writer
-from tests.support.django.databases import ON_BOTH
 from tests.support.django.records import record
 from tests.support.django.shop import make, of
 
@@ -34,7 +34,7 @@ def parked(count: int, now: datetime, seconds: float, **given: Any) -> None:
         record(TaskState.PARKED, due_at=now + timedelta(seconds=seconds), **{**WAITING, **given})
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 @pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize(
     ("held", "events", "expected"),

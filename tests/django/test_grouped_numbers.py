@@ -14,9 +14,9 @@ from celery_rmq_delay.contrib.django.messages import stored
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations import requests as operations
+from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django import seed
 from tests.support.django.admin_pages import BASE, ask
-from tests.support.django.databases import ON_BOTH
 
 pytestmark = pytest.mark.usefixtures("tables", "shop")
 
@@ -42,7 +42,7 @@ def add(count: int, **more: object) -> None:
     )
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_the_confirmation_page_groups_all_its_numbers(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     add(1_030, call_digest="0" * 40)
     add(1_020)
@@ -62,7 +62,7 @@ def test_the_confirmation_page_groups_all_its_numbers(client: Client, monkeypatc
     assert ungrouped(page) == []
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_operations_group_all_their_numbers(client: Client) -> None:
     add(1_001)
     made = operations.freeze(Operation.Kind.DISCARD, TaskRecord.objects.all(), actor=Actor(None, "carol"))

@@ -24,9 +24,9 @@ from celery_rmq_delay.contrib.django.services.operations import background
 from celery_rmq_delay.contrib.django.services.operations.lease import STALE_AFTER, Lease
 from celery_rmq_delay.contrib.django.services.operations.operators import Presence
 from celery_rmq_delay.contrib.django.services.operations.requests import cancel, freeze, run
+from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django import people, seed
 from tests.support.django.admin_pages import BASE, confirm, messages_of
-from tests.support.django.databases import ON_BOTH
 from tests.support.django.markup import faults
 from tests.support.django.records import record
 
@@ -87,7 +87,7 @@ def ended(operation: Operation, *outcomes: str, state: str = State.DONE) -> Oper
     return operation
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_an_operation_that_waits_shows_for_what(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "GRADUAL_AT_ONCE", 1)
     first, second, third = (of(record(), rate=1) for _ in range(3))
@@ -144,7 +144,7 @@ def test_the_time_left_comes_from_the_rate_or_from_what_is_done(client: Client) 
     assert note(page_of(client, free), "left").startswith("About 10 min left, until ")
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_all_tasks_of_an_operation_are_shown_by_outcome_in_pages(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +165,7 @@ def test_all_tasks_of_an_operation_are_shown_by_outcome_in_pages(
         assert client.get(f"{LIST}{operation.pk}/change/{strange}").status_code == 200
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_the_rest_of_an_operation_is_requeued_by_one_that_follows(client: Client) -> None:
     tasks = [stored(number) for number in range(5)]
     operation = ended(of(*tasks), "OK", "FAILED", "UNTRIED", "UNKNOWN", "UNTRIED", state=State.FAILED)
@@ -188,7 +188,7 @@ def test_the_failed_of_a_gradual_requeue_are_requeued_gradually(client: Client) 
     assert (follower.rate, follower.requested, follower.state) == (60, 1, State.PENDING)
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_discard_is_undone_for_the_tasks_that_it_has_discarded(client: Client) -> None:
     tasks = [record() for _ in range(4)]
     run(of(tasks[3], kind=Kind.DISCARD))
@@ -230,7 +230,7 @@ def test_buttons_need_the_permission_of_their_kind(client: Client) -> None:
     assert "Undo this" not in page_of(client, run(of(record(), kind=Kind.RESTORE)))
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_unfinished_operations_come_first_and_exports_are_hidden(client: Client) -> None:
     done = [ended(of(record()), "OK") for _ in range(2)]
     waiting = [of(record(), rate=1) for _ in range(2)]

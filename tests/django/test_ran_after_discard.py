@@ -15,11 +15,11 @@ from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.signals import task_ran_after_discard
 from celery_rmq_delay.events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED
+from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django.admin_pages import BASE
-from tests.support.django.databases import ON_BOTH
 from tests.support.django.reported import exhausted, fact
 
-pytestmark = [pytest.mark.usefixtures("tables", "shop"), ON_BOTH]
+pytestmark = [pytest.mark.usefixtures("tables", "shop"), POSTGRES_TABLES]
 
 CALL = exhausted("t", 2)
 

@@ -7,8 +7,8 @@ from django.test import Client
 
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.models import Payload, TaskRecord, TaskState
+from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django.admin_pages import BASE, EXHAUSTED, ask, confirm, messages_of
-from tests.support.django.databases import ON_BOTH
 from tests.support.django.reported import exhausted
 
 pytestmark = pytest.mark.usefixtures("tables", "shop")
@@ -24,7 +24,7 @@ def rows(tables: object) -> list[TaskRecord]:
     return list(TaskRecord.objects.filter(task_id="t").order_by("pk"))
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_lists_search_and_counts_have_every_row_of_an_id(client: Client, rows: list[TaskRecord]) -> None:
     for name in ("exhaustedtask", "taskrecord"):
         page = client.get(f"{BASE}/{name}/?q=t")
@@ -35,7 +35,7 @@ def test_lists_search_and_counts_have_every_row_of_an_id(client: Client, rows: l
     assert tiles["Exhausted, open"] == str(LIVES + 1)
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_the_page_of_each_row_links_the_others(client: Client, rows: list[TaskRecord]) -> None:
     for row in rows:
         page = client.get(f"{EXHAUSTED}{row.pk}/change/")
@@ -44,7 +44,7 @@ def test_the_page_of_each_row_links_the_others(client: Client, rows: list[TaskRe
         assert links == {f"{EXHAUSTED}{other.pk}/change/" for other in rows if other != row}
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_an_action_on_one_row_leaves_the_others_as_they_were(client: Client, rows: list[TaskRecord]) -> None:
     others = [row for row in TaskRecord.objects.order_by("pk").values() if row["id"] != rows[1].pk]
     assert messages_of(confirm(client, ask(client, "discard", rows[1]))) == ["1 discarded"]

@@ -20,9 +20,10 @@ from celery_rmq_delay.contrib.django.models import Operation, UnreadableMessage
 from celery_rmq_delay.contrib.django.services import unreadable
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.exceptions import RmqDelayError
+from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django import people
 from tests.support.django.admin_pages import BASE, messages_of
-from tests.support.django.databases import ON_BOTH, Database
+from tests.support.django.databases import Database
 from tests.support.django.markup import faults
 from tests.support.workers.hostile_messages import HEADERS, PROPERTIES, nested, raw, table, text
 
@@ -64,7 +65,7 @@ def posted(client: Client, row: UnreadableMessage, act: str, **sent: str) -> Any
     return client.post(f"{PAGE}{row.pk}/{act}/", sent)
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_download_has_the_original_bytes_and_is_logged_as_a_reveal(message: UnreadableMessage) -> None:
     client = people.superuser()
     answer = posted(client, message, "download", part="body")
@@ -153,7 +154,7 @@ def test_a_message_that_its_headers_route_to_more_queues_cannot_be_requeued(tabl
         unreadable.requeue(row, "payments", actor=ALICE)
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_drop_deletes_the_message_once_and_is_in_the_audit_log(message: UnreadableMessage) -> None:
     alice, bob = people.superuser(), people.superuser("bob")
     assert "cannot be undone" in page_of(posted(alice, message, "drop"))
@@ -171,7 +172,7 @@ def test_a_drop_deletes_the_message_once_and_is_in_the_audit_log(message: Unread
         unreadable.drop(message, actor=ALICE)
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_while_one_user_requeues_a_message_no_other_can_act_on_it(message: UnreadableMessage) -> None:
     rows = UnreadableMessage.objects.filter(pk=message.pk)
     rows.update(claimed_at=timezone.now())
@@ -188,7 +189,7 @@ def test_while_one_user_requeues_a_message_no_other_can_act_on_it(message: Unrea
     assert unreadable.drop(message, actor=ALICE).ok == 1
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_a_message_that_was_received_again_meanwhile_is_not_deleted(message: UnreadableMessage) -> None:
     Collected().write([Unreadable("d1", message.queue, "e", BYTES, bytes(message.headers))] * 2)
     again = UnreadableMessage.objects.get()
@@ -198,7 +199,7 @@ def test_a_message_that_was_received_again_meanwhile_is_not_deleted(message: Unr
     assert unreadable.drop(again, actor=ALICE).ok == 1
 
 
-@ON_BOTH
+@POSTGRES_TABLES
 def test_without_a_broker_a_message_stays_and_the_page_shows_why(message: UnreadableMessage) -> None:
     client = people.superuser()
     page = page_of(posted(client, message, "requeue", confirm="1", queue="payments", reason="try"))

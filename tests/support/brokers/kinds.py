@@ -12,5 +12,7 @@ DATABASES = ("postgres", pytest.param("sqlite", marks=pytest.mark.slow))
 BOTH_TYPES = pytest.mark.parametrize("queue_type", ["quorum", "classic"])
 #: For tests whose statements differ between the databases.
 BOTH_DATABASES = pytest.mark.parametrize("database", ["postgres", "sqlite"], indirect=True)
-#: The same for the fixture `tables`.
+#: The same for the fixture `tables`, which is SQLite where a test has no mark.
 BOTH_TABLES = pytest.mark.parametrize("tables", ["postgres", "sqlite"], indirect=True)
+#: For tests whose queries hardly differ: PostgreSQL in the quick suite.
+POSTGRES_TABLES = pytest.mark.parametrize("tables", DATABASES, indirect=True)

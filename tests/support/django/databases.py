@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 from django.apps import apps
 from django.core.management import call_command
 from django.core.management.color import no_style
@@ -16,10 +15,6 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models import AutoField
 
 from celery_rmq_delay.testing.servers.postgres import PrivatePostgres, django_database
-from tests.support.brokers.kinds import DATABASES
-
-#: For tests whose queries differ between databases; otherwise their fixture `tables` uses SQLite.
-ON_BOTH = pytest.mark.parametrize("tables", DATABASES, indirect=True)
 
 
 @dataclass
