@@ -79,13 +79,31 @@ class RetryableRequest(stock.Request):
         own: str = self._delivery.queue
         return (isinstance(self._retry, Parked) and self._retry.queue) or own
 
+    @property
+    def pool(self) -> Any:
+        """The pool that runs the task; None if its queue is excluded."""
+        return None if self._delivery is None else self._worker.consumer.pool
+
+    @property
+    def hard_time_limit(self) -> float | None:
+        """The seconds after which a pool without processes ends the task; None without a limit."""
+        limit: float | None = self.time_limits[0] or self.task.time_limit or getattr(self.pool, "timeout", None)
+        return limit
+
     # -- called by Celery ------------------------------------------------------------------------------------------
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Record that the task runs."""
-        if self._delivery is not None:
-            self._worker.started(self._message)
-        super().on_accepted(pid, time_accepted)
+        if self._delivery is None:
+            super().on_accepted(pid, time_accepted)
+            return
+        self._worker.started(self._message)
+        try:
+            super().on_accepted(pid, time_accepted)
+        except Exception:  # a pool without processes would neither run nor settle the task
+            logger.exception(
+                "The start of the task %s[%s] was not reported", self.name, self.id, extra={"task_id": self.id}
+            )
 
     def on_retry(self, exc_info: Any) -> None:
         """Settle an attempt that is retried."""
@@ -116,6 +134,7 @@ class RetryableRequest(stock.Request):
         if self._end is End.LOST and (ending := self._decide()).action is Action.PARK:
             self._retry_lost(exc, exc_info, ending)
             return
+        return_ok = return_ok and getattr(exc_info, "is_reported", True)
         if isinstance(exc, MemoryError):
             exc_info = LeanExceptionInfo(_OutOfMemory(*exc.args), None, exc_info.traceback)
         try:

@@ -30,6 +30,7 @@ from ..exceptions import (
     LockTimeoutError,
     OutcomeUnknownError,
     RmqDelayError,
+    SettingsError,
     TopologyError,
 )
 from ..names import quarantine
@@ -523,6 +524,10 @@ class WorkerSide(Settling):
         settings = delay.settings.for_queue(queue)
         if settings is None:
             return None
+        try:
+            delay.check_foreign(task)
+        except SettingsError as error:
+            logger.error("%s It was declared by another app, and is run here as far as possible.", error)
         is_quorum = delay.is_quorum(queue)
         place = Place(
             queue,
