@@ -51,9 +51,8 @@ def _of_apps(tasks: Iterable[Any]) -> set[str]:
 
 def _declared(register: Callable[..., Any]) -> Any:
     """Return the function for which `Celery.task` has made ``register``; None for other callbacks."""
-    if getattr(register, "__name__", "") != "cons":
-        return None
-    return inspect.getclosurevars(register).nonlocals.get("fun")
+    is_celerys = getattr(register, "__module__", "") == "celery.app.base" and register.__qualname__.endswith(".cons")
+    return inspect.getclosurevars(register).nonlocals.get("fun") if is_celerys else None
 
 
 def _function(task: Any) -> Any:
