@@ -97,7 +97,11 @@ def java_installed() -> bool:
 def missing_packages(*, servers: bool, test_servers: bool, trees: bool) -> list[str]:
     """Return the missing Debian packages."""
     missing = []
-    if not PYTHON.exists() and not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
+    try:
+        has_python = PYTHON.exists()
+    except PermissionError as error:
+        fail(f"{error.filename} is of another user, who may have made .venv: delete .venv, or work as that user.")
+    if not has_python and not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
         missing.append("python3-venv")
     if servers and not os.environ.get("BROKER_URL") and not rabbitmq_installed():
         missing.append("rabbitmq-server")

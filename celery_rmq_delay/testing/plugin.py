@@ -124,15 +124,19 @@ def rmq_installation(pytestconfig: pytest.Config) -> Installation:
         skip_or_fail(error)
 
 
+def external_broker(config: pytest.Config) -> str | None:
+    """Return the URL of the broker that the tests of a run use instead of a private one."""
+    found: str | None = config.getoption("--broker-url")
+    return found or (None if config.getoption("--rabbitmq") else os.environ.get("BROKER_URL"))
+
+
 @pytest.fixture(scope="session")
 def rmq_broker(request: pytest.FixtureRequest) -> Iterator[PrivateBroker | ExternalBroker]:
     """A RabbitMQ for the whole test run; has ``url``. Without an external broker it is a ``PrivateBroker``."""
     from .servers.broker import PrivateBroker
     from .servers.external import ExternalBroker
 
-    chosen = request.config.getoption("--rabbitmq")
-    external = request.config.getoption("--broker-url") or (None if chosen else os.environ.get("BROKER_URL"))
-    if external:
+    if external := external_broker(request.config):
         yield ExternalBroker(external, request.config.getoption("--management-url"))
         return
     installation = request.getfixturevalue("rmq_installation")

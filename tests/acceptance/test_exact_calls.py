@@ -100,6 +100,17 @@ def test_a_retry_with_a_countdown_waits_exactly_that_long_and_the_ladder_goes_on
     assert running.count("rmq_delay.exhausted") == 0
 
 
+def test_expires_of_protocol_1_does_not_end_the_wait_for_a_countdown(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker
+) -> None:
+    lab = make_lab(conf={"task_protocol": 1})
+    lab.task("add").apply_async((1, 2), countdown=600, expires=300)
+    listed = own_broker.rabbitmqctl("--silent", "list_queues", "-p", lab.vhost, "name", "messages")
+    (waiting,) = [name for name, count in map(str.split, listed.splitlines()) if count == "1"]
+    (message,) = lab.take(waiting)
+    assert "expiration" not in message.properties
+
+
 def test_a_retry_with_other_arguments_and_a_countdown_is_published_with_them(running: Lab) -> None:
     result = running.task("waits_with").delay(0, 1.2)
 

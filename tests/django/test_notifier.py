@@ -104,7 +104,7 @@ def test_the_subject_of_one_group_names_its_error(mail: MailServer) -> None:
     with notify(mail=True), notifying():
         fail(failure_group=group(message="line\r\nBcc: all@example.org " + "x" * 1000))
     (found,) = mail.mails
-    subject = found["Subject"].strip()
+    subject = " ".join(found["Subject"].split())  # Django 6.1 breaks the line before the long word
     assert subject.startswith("[shop] 1 task exhausted: requests.Timeout: line Bcc: all@example.org xxx")
     assert len(subject) < 170
     assert found["Bcc"] is None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import amqp
@@ -11,8 +13,14 @@ import kombu
 import pytest
 from celery import Celery
 
-from celery_rmq_delay.amqp.confirms import ConfirmingPublisher, publish_confirmed
+from celery_rmq_delay.amqp.confirms import (
+    ConfirmingPublisher,
+    confirming_channel,
+    lease_error,
+    publish_confirmed,
+)
 from celery_rmq_delay.amqp.copies import copy_of
+from celery_rmq_delay.amqp.objects import Queue
 from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.exceptions import NackedError, OutcomeUnknownError, PublishError, UnroutableError
 from celery_rmq_delay.headers import without_dead_letters
@@ -130,6 +138,31 @@ def test_a_callback_may_publish_again(lab: Lab) -> None:
     publisher.publish(message(), Route("", queue), again)
     drain(publisher)
     assert answers.found == {"first": None, 0: None, 1: None, 2: None}
+
+
+def test_a_message_that_finds_its_queue_on_the_next_connection_is_not_unroutable(lab: Lab) -> None:
+    answers, queue = Answers(), lab.queue()
+    lab.channel.queue_delete(queue)
+    with kombu.Connection(lab.connection.as_uri(include_password=True)) as lost:
+        publisher = ConfirmingPublisher(lost)
+        publisher.publish(message("late"), Route("", queue), answers.of("late"))
+        (sent,) = publisher._pending.values()
+        while not sent.returned:
+            lost.drain_events(timeout=BUSY)  # one frame: the confirm follows the returned message
+        assert not answers.found
+        lab.channel.queue_declare(queue, durable=True, auto_delete=False)
+        publisher.attach(lab.connection, confirming_channel(lab.connection))
+        drain(publisher)
+    assert answers.found == {"late": None}
+    assert lab.get(queue, ack=True).body == "late"
+
+
+def test_a_confirm_after_its_queue_may_have_expired_is_no_proof() -> None:
+    leased = Route("", "level", leased=(Queue("level"),), lease_ms=5000)
+    now = time.monotonic()
+    assert lease_error(leased, now) is None
+    assert isinstance(lease_error(leased, now - 6), OutcomeUnknownError)
+    assert lease_error(replace(leased, leased=()), now - 6) is None
 
 
 def test_after_pending_waits_for_earlier_publishes_only(lab: Lab) -> None:

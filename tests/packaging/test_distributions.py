@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import email
 import hashlib
 import re
@@ -11,6 +12,7 @@ import tarfile
 import zipfile
 from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import pathspec
 import pytest
@@ -157,3 +159,32 @@ def test_everything_that_is_imported_is_required_by_the_core_or_by_the_extra_of_
         if wrong := {name for name in third_party(path) if BRINGS.get(name, name) not in known}:
             missing[place] = wrong
     assert missing == {}
+
+
+def workflow(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())["jobs"]
+    return found
+
+
+def test_each_promised_version_is_in_tox_and_in_the_workflow() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    tox = configparser.ConfigParser()
+    tox.read(ROOT / "tox.ini")
+    environments = re.findall(r"py\S+", tox["tox"]["env_list"])
+    pairs = workflow("ci.yml")["versions"]["strategy"]["matrix"]["include"]
+    for python in re.findall(r'"Programming Language :: Python :: (3\.\d+)"', text):
+        of_python = {each for each in environments if each.startswith(f"py{python.replace('.', '')}-")}
+        assert of_python
+        assert {pair["environment"] for pair in pairs if pair["python"] == python} == of_python
+    for django in re.findall(r'"Framework :: Django :: (\d\.\d)"', text):
+        assert any(f"-django{django.replace('.', '')}-" in each for each in environments)
+    local = set(re.findall(r"py[\w-]+", tox["tox"]["labels"]))
+    assert local < set(environments)
+    assert {each.partition("-")[0] for each in set(environments) - local} == {"py311"}, "that of 'make test'"
+
+
+def test_nothing_is_published_that_was_not_tested() -> None:
+    release = workflow("release.yml")
+    assert release["build"]["needs"] == "ci"
+    assert release["test"]["needs"] == "build"
+    assert release["publish"]["needs"] == "test"

@@ -9,7 +9,7 @@ import pytest
 
 from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.testing import PrivateBroker, PrivatePostgres
-from celery_rmq_delay.testing.plugin import shared
+from celery_rmq_delay.testing.plugin import external_broker, shared
 from celery_rmq_delay.testing.servers.installation import Installation
 from tests.support.brokers.kinds import QUEUE_TYPES
 
@@ -51,10 +51,13 @@ def own_postgres(rmq_postgres: object) -> PrivatePostgres:
 
 
 @pytest.fixture(scope="session")
-def managed(pytestconfig: pytest.Config, rmq_installation: Installation) -> Iterator[PrivateBroker]:
-    """A broker with the management plugin, whose statistics are young."""
-    broker = PrivateBroker(rmq_installation.server, rmq_installation.root, management=True, config=STATISTICS)
-    with shared(pytestconfig, broker):
+def managed(request: pytest.FixtureRequest) -> Iterator[PrivateBroker]:
+    """A broker with the management plugin, whose statistics are young; with an external one, the test is skipped."""
+    if external_broker(request.config):
+        pytest.skip("the test needs a broker with other settings, and this one is external")
+    installation: Installation = request.getfixturevalue("rmq_installation")
+    broker = PrivateBroker(installation.server, installation.root, management=True, config=STATISTICS)
+    with shared(request.config, broker):
         broker.evaluate(INTERVALS)
         yield broker
 

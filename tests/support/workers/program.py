@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from multiprocessing import connection, forkserver
 from pathlib import Path
+from typing import Any
 
 _LOADED = multiprocessing.get_context("forkserver")
 _LOADED.set_forkserver_preload(
@@ -30,8 +31,6 @@ _LOADED.set_forkserver_preload(
         "tests.support.workers.matrix",
     ]
 )
-# Its sockets are in the folder of this run, which is deleted at the end. A folder of its own would stay after a kill.
-multiprocessing.current_process()._config.setdefault("tempdir", tempfile.gettempdir())  # type: ignore[attr-defined]
 #: For Linux: the signal that a process gets when its parent ends, as the server does when the tests are killed.
 _PR_SET_PDEATHSIG = 1
 
@@ -42,6 +41,10 @@ class Program:
     _one_at_a_time = threading.Lock()  # an exit code can be read only once
 
     def __init__(self, arguments: Sequence[str], environ: dict[str, str], log: Path) -> None:
+        # The sockets of the server are in the folder of this run, which is deleted at the end: it has a name only after
+        # the import of this module. A folder of its own would stay after a kill.
+        known: Any = multiprocessing.current_process()
+        known._config.setdefault("tempdir", tempfile.gettempdir())
         self._process = _LOADED.Process(target=_run, args=(arguments, environ, log, Path.cwd()), daemon=True)
         with self._one_at_a_time:
             self._process.start()
