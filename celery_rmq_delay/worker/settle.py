@@ -26,6 +26,7 @@ from ..names import quarantine
 from ..redaction import shortened
 from ..retry.delivery import Delivery, RetryPath
 from ..topology.native_retry import NativeRetry
+from .attempts import Attempts
 from .confirming import ConfirmingConnection
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Settling:
         self._waiting: dict[int, Message] = {}
         #: By destination: when its waiting messages are logged again, in seconds of the monotonic clock, and pauses.
         self._logged: dict[str, tuple[float, Backoff]] = {}
+        self.attempts = Attempts(_is_lost)
         #: The minimum number of messages that were delivered on the channel of the origin queues.
         self.delivered = 0
         self._publisher: ConfirmingConnection | None = None
@@ -303,9 +305,11 @@ class Settling:
         retries: int,
         more: dict[str, Any],
         again: Callable[[], object] | None = None,
+        before_ack: Callable[[], object] = _nothing,
     ) -> None:
         """Move a message to the end of a queue: a copy with ``more`` headers, published with confirm, then acked."""
-        self.publish(message, copy_of(message, self._forwarded(message, retries, more)), Route("", queue), again=again)
+        copy = copy_of(message, self._forwarded(message, retries, more))
+        self.publish(message, copy, Route("", queue), again=again, before_ack=before_ack)
 
     def _forwarded(self, message: Message, retries: int, more: dict[str, Any]) -> dict[str, Any]:
         raw, info = message.raw_headers, message.delivery_info

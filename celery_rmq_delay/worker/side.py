@@ -34,13 +34,14 @@ from ..exceptions import (
     TopologyError,
 )
 from ..names import quarantine
-from ..retry.decision import Action, Arrival, Place, arrive
+from ..retry.decision import Action, Arrival, Place, arrive, forgive
 from ..retry.delivery import KEY, Delivery
 from ..settings.events import check_hook
 from ..topology.exact.loop import Loop
 from ..topology.native_retry import refusal
 from ..topology.transition import apply_plan
 from .applying import Applying, Step, ladder_in_force
+from .attempts import key_of
 from .loop import Releaser
 from .quarantine import TAG as QUARANTINE_TAG
 from .quarantine import Quarantine
@@ -395,18 +396,22 @@ class WorkerSide(Settling):
             queue, is_quarantined = self._queue_of(message.delivery_info["consumer_tag"])
             self._copy_to(quarantine(queue) if is_quarantined else queue, message, retries, {})
 
-    def requeue(self, message: Message, delivery: Delivery, retries: int, task: str) -> None:
+    def requeue(
+        self, message: Message, delivery: Delivery, retries: int, task: str, before_ack: Callable[[], object]
+    ) -> None:
         """Move a message that its task rejects with ``requeue=True`` to the end of its origin queue.
 
         As a copy: requeued, it would look like a message of a worker that died.
         """
         times = h.whole_number(message.raw_headers.get(h.REQUEUED)) + 1
         self.requeues.add(delivery.queue, task, times)
-        self._copy_back(message, delivery.queue, retries, times)
+        self._copy_back(message, delivery.queue, retries, times, before_ack)
 
-    def _copy_back(self, message: Message, queue: str, retries: int, times: int) -> None:
-        again = partial(self._copy_back, message, queue, retries, times)
-        self._copy_to(queue, message, retries, {h.REQUEUED: times, h.CRASHES: None}, again)
+    def _copy_back(
+        self, message: Message, queue: str, retries: int, times: int, before_ack: Callable[[], object]
+    ) -> None:
+        again = partial(self._copy_back, message, queue, retries, times, before_ack)
+        self._copy_to(queue, message, retries, {h.REQUEUED: times, h.CRASHES: None}, again, before_ack)
 
     def lose(self) -> None:
         """Leave unsettled messages to the broker: the consumer's connection is lost, and its copies with it."""
@@ -455,6 +460,8 @@ class WorkerSide(Settling):
             has_room=not place.is_quarantined or self._quarantine_now.have_room,
             priority=h.whole_number(message.properties.get("priority")),
         )
+        if info["redelivered"] or place.is_quarantined:
+            found = self._of_this_worker(message, raw.get("id", (body or {}).get("id")), found)
         self.delivered = max(self.delivered, message.delivery_tag)  # quarantined tasks have a separate channel
         message.rmq_delay = self
         message.raw_headers = raw
@@ -481,6 +488,14 @@ class WorkerSide(Settling):
             if place.is_quarantined:
                 self._quarantine_now.note_begun()
         return found
+
+    def _of_this_worker(self, message: Message, task_id: Any, found: Arrival) -> Arrival:
+        """Return what to do with a message that was delivered before, maybe for an attempt of this worker."""
+        key = key_of(task_id, found.retries, message.headers)
+        if attempt := self.attempts.of(key):
+            message.rmq_delay_attempt = attempt
+            return found._replace(action=Action.ADOPT)
+        return forgive(found, message.headers) if self.attempts.was_cancelled(key) else found
 
     def hold(self, message: Message, receive: Callable[[Message], object]) -> bool:
         """Hold a delivery while a quarantined task waits for the pool; return whether it is held."""
