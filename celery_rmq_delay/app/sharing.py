@@ -38,7 +38,7 @@ class Finalize:
             finally:
                 self._delay.checks_bound = True
             own.update(each.name for each in declared)
-            self._delay.foreign = _of_apps(self._app._tasks.values()) - own
+            self._delay.borrowed = _of_apps(self._app._tasks.values()) - own
         self._delay.check_tasks()
 
 

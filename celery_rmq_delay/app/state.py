@@ -70,11 +70,11 @@ class AppState:
         #: Whether a task is checked when it is bound; otherwise `check_tasks` follows.
         self.checks_bound = True
         #: The names of the tasks that another app has declared: see `Finalize`.
-        self.foreign: set[str] = set()
+        self.borrowed: set[str] = set()
         #: The names of those that were checked, since they were called or received.
         self._checked: set[str] = set()
-        #: Whether the log says that functions route tasks.
-        self._says_functions = False
+        #: Whether the log has the note on functions that route tasks.
+        self._has_noted_functions = False
         self._ladders: dict[tuple[str, str], Ladder | None] = {}
 
     @contextmanager
@@ -83,7 +83,7 @@ class AppState:
         before = dict(vars(self))
         vars(self).pop("exact", None)
         AppState.__init__(self, self.app, settings, self.setting)
-        self.foreign = before["foreign"]
+        self.borrowed = before["borrowed"]
         try:
             yield
         finally:
@@ -205,7 +205,7 @@ class AppState:
 
     def retryable_tasks(self) -> Iterable[Any]:
         """Return the app's tasks that have ladders, without those that another app has declared."""
-        return [task for task in self.app.tasks.values() if is_retryable(task) and task.name not in self.foreign]
+        return [task for task in self.app.tasks.values() if is_retryable(task) and task.name not in self.borrowed]
 
     def tasks_of(self, queue: str) -> dict[str, Ladder | None]:
         """Return the app's retryable tasks with the ladder that ``queue`` binds for each; None is the queue's own."""
@@ -228,16 +228,16 @@ class AppState:
         default: str = self.app.conf.task_default_queue
         for route in getattr(self.app.amqp.router, "routes", (None,)):
             if not isinstance(route, MapRoute):
-                self._say_that_functions_route()
+                self._note_functions()
                 return None
             if (found := route(name)) is not None:
                 queue = found.get("queue", None if found else default)
                 return getattr(queue, "name", queue)
         return default
 
-    def _say_that_functions_route(self) -> None:
-        if not self._says_functions:
-            self._says_functions = True
+    def _note_functions(self) -> None:
+        if not self._has_noted_functions:
+            self._has_noted_functions = True
             logger.info(
                 "task_routes has functions, which name a queue only for a call: tasks that reach one count as routed "
                 "to any queue. A queue that only a function names is known if task_queues or %s.queues has it.",
@@ -248,7 +248,7 @@ class AppState:
         """Return whether the ladder of ``task`` is among those applied to ``queue``."""
         if getattr(task, "tiers", None) is None:
             return True
-        return task.name not in self.foreign and self.routed_to(task) in (None, queue)
+        return task.name not in self.borrowed and self.routed_to(task) in (None, queue)
 
     def rejections_allowed(self, queue: str) -> int:
         """Return how often a message may be rejected before it has to be published again."""
@@ -304,9 +304,9 @@ class AppState:
             return error
         return None
 
-    def check_foreign(self, task: Any) -> None:
+    def check_borrowed(self, task: Any) -> None:
         """Check a task that another app has declared, once: it is called or received here, with this app's ladders."""
-        if task.name in self.foreign and task.name not in self._checked:
+        if task.name in self.borrowed and task.name not in self._checked:
             self._checked.add(task.name)
             self.check_task(task)
 

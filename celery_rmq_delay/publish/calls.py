@@ -38,7 +38,7 @@ class SendTask:
     ) -> Any:
         """Send the task. Raises `DelayError` for an invalid delay, `SettingsError` for a task of another app."""
         if is_retryable(task := self._task(name, options)):
-            self._delay.check_foreign(task)
+            self._delay.check_borrowed(task)
         retry = retry_of(options.get("task_id"))
         if retry is not None:  # its class may have replaced the producer, or added a delay
             given = {key: each for key, each in options.items() if key not in ("connection", "publisher")}

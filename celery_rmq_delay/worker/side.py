@@ -540,7 +540,7 @@ class WorkerSide(Settling):
         if settings is None:
             return None
         try:
-            delay.check_foreign(task)
+            delay.check_borrowed(task)
         except SettingsError as error:
             logger.error("%s It was declared by another app, and is run here as far as possible.", error)
         is_quorum = delay.is_quorum(queue)

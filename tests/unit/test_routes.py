@@ -75,12 +75,12 @@ def test_a_route_that_is_no_function_is_known_if_no_function_comes_before_it(rou
 
 
 @pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning")
-def test_the_queue_of_a_task_is_known_whatever_its_routers_say() -> None:
+def test_the_queue_of_a_task_is_known_whatever_its_routers_do() -> None:
     app, charge = app_routed_by(by_tenant, queue="slow")
     assert state_of(app).routed_to(charge) == "slow"
 
 
-def test_the_log_says_once_that_functions_route_tasks(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_notes_once_that_functions_route_tasks(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     app, _ = app_routed_by(by_tenant)
     delay = state_of(app)
