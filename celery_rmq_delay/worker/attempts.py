@@ -10,14 +10,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import headers as h
 
 if TYPE_CHECKING:
     from kombu.message import Message
-
-    from .request import RetryableRequest
 
 #: Task id, retries, generation, and how often its task has requeued the message: the same for one attempt.
 Key = tuple[Any, int, int, int]
@@ -26,6 +24,22 @@ _MOST = 1000
 #: How many attempts are kept whose outcome was applied, and the bytes of their messages: nothing shows whether the
 #: broker has read an ack before it lost the connection.
 _MOST_SETTLED, _MOST_BYTES = 200, 8 * 2**20
+
+
+class Attempt(Protocol):
+    """What is kept of an attempt: a `RetryableRequest`."""
+
+    @property
+    def key(self) -> Key:
+        """What identifies it among all deliveries."""
+
+    @property
+    def message(self) -> Message:
+        """The message that its outcome settles."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of the message's body."""
 
 
 def key_of(task_id: Any, retries: int, headers: h.Headers) -> Key:
@@ -43,24 +57,24 @@ class Attempts:
         self._is_lost = is_lost
         #: Held while an attempt is settled, or adopts a message.
         self.lock = threading.RLock()
-        self._running: dict[Key, RetryableRequest] = {}
-        self._ended: OrderedDict[Key, RetryableRequest] = OrderedDict()
-        self._settled: OrderedDict[Key, RetryableRequest] = OrderedDict()
+        self._running: dict[Key, Attempt] = {}
+        self._ended: OrderedDict[Key, Attempt] = OrderedDict()
+        self._settled: OrderedDict[Key, Attempt] = OrderedDict()
         self._bytes = 0
         self._cancelled: OrderedDict[Key, None] = OrderedDict()
 
-    def begin(self, request: RetryableRequest) -> None:
+    def begin(self, request: Attempt) -> None:
         """Record that an attempt runs."""
         with self.lock:
             self._running[request.key] = request
 
-    def end(self, request: RetryableRequest) -> None:
+    def end(self, request: Attempt) -> None:
         """Record that an attempt has ended; `settle` follows."""
         with self.lock:
             self._running.pop(request.key, None)
             _keep(self._ended, request.key, request)
 
-    def settle(self, request: RetryableRequest) -> None:
+    def settle(self, request: Attempt) -> None:
         """Record that the outcome of an attempt was applied, unless the connection of its message is lost."""
         with self.lock:
             if not self._is_lost(request.message) and self._ended.pop(request.key, None) is request:
@@ -69,7 +83,7 @@ class Attempts:
                 while len(self._settled) > _MOST_SETTLED or self._bytes > _MOST_BYTES:
                     self._bytes -= self._settled.popitem(last=False)[1].size
 
-    def cancel(self, request: RetryableRequest) -> None:
+    def cancel(self, request: Attempt) -> None:
         """Record that Celery has ended an attempt, for example as the connection was lost: its worker lives."""
         with self.lock:
             self._running.pop(request.key, None)
@@ -79,13 +93,13 @@ class Attempts:
         """Return, once, whether this worker has cancelled an attempt whose message is delivered again."""
         return bool(self._cancelled) and self._cancelled.pop(key, self) is None
 
-    def of(self, key: Key) -> RetryableRequest | None:
+    def of(self, key: Key) -> Attempt | None:
         """Return the attempt to which a message that is delivered again belongs; None if there is none here."""
         with self.lock:
             found = self._running.get(key) or self._ended.get(key) or self._settled.get(key)
             return found if found is not None and self._is_lost(found.message) else None
 
-    def adopt(self, request: RetryableRequest) -> bool:
+    def adopt(self, request: Attempt) -> bool:
         """Record that an attempt goes on with another message; return whether it has ended."""
         with self.lock:
             if self._running.get(request.key) is request:
