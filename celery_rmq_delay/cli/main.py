@@ -29,6 +29,7 @@ from ..operations.pending import pending
 from ..operations.prune import prune as prune_ladders
 from ..operations.release import release as release_parked
 from ..operations.status import read_status
+from ..operations.time_outs import time_out_findings
 from ..topology.transition import apply_plan
 from . import text as text
 from .adopt import adopt
@@ -94,7 +95,10 @@ def plan(
             found.append(exact_pending(connection, delay.exact))
             if delay.settings.events.on:
                 found.append(event_pending(connection, delay))
+        notes = [f"Note: {each.found} {each.fix}" for each in time_out_findings(delay)]
     show([each.to_json() for each in found], text.plan_text(found), as_json=as_json)
+    if not as_json:
+        click.echo("".join(f"{note}\n" for note in notes), err=True, nl=False)
     ctx.exit(1 if any(each.conflicts or each.lost for each in found) else CHANGES_WAIT if any(found) else 0)
 
 

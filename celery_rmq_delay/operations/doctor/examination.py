@@ -28,6 +28,7 @@ from ..event_queue import event_findings
 from ..exact_delays import exact_findings
 from ..findings import APPLY, REDECLARE, Finding, Severity
 from ..pending import Pending, ladder_change, pending
+from ..time_outs import time_out_findings
 from .adopted import adoption_findings, dlx_missing
 from .policies import key_findings, policy_findings
 
@@ -103,6 +104,7 @@ def _examine(
     yield from event_findings(connection, delay)
     yield from _exhausted(connection, delay)
     yield from _celery_native(connection, delay)
+    yield from time_out_findings(delay)
     if any(consumer_count(connection, plan.queue) for plan in found_plans):
         yield from _requeues(connection, delay)
 
