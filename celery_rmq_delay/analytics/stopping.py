@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socketserver
 import sys
 import threading
 from collections.abc import Callable
@@ -66,9 +67,15 @@ class Stoppable(Generic[_Result]):
         if self._signal is not None:
             os._exit(128 + number)
         self._signal = signal.Signals(number)
-        # Java may end, too, if the signal goes to all processes: its libraries would log that.
+        # Java may end, too, if the signal goes to all processes: its libraries would log that, and pyspark's server of
+        # accumulators would print that its connection has ended.
         logging.disable()
+        setattr(socketserver.BaseServer, "handle_error", _nothing)  # noqa: B010 - this process ends
         sys.stderr.write(f"Stopped by {self._signal.name}: ending the running job.\n")
+
+
+def _nothing(*_: object) -> None:
+    """Report nothing."""
 
 
 def _cancel_jobs() -> None:

@@ -160,6 +160,10 @@ def admin(collected: Collected, address: str) -> str:
 
 
 def insights(counts: Mapping[str, int], address: str) -> str:
-    """Return a line about the contents of the insights page, with its address."""
+    """Return a line about the contents of the insights page, with its address.
+
+    An incident is compared with the failures of other half hours, so one round of the demo seldom has any.
+    """
     shown = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return f"The insights at {address}/admin/rmq_delay/insightrun/ show {shown}"
+    compared = "" if counts["incidents"] else " (an incident is more failures than usual: this needs other half hours)"
+    return f"The insights at {address}/admin/rmq_delay/insightrun/ show {shown}{compared}"

@@ -161,7 +161,10 @@ def test_every_order_is_accounted_for_and_insights_follow(start_demo: Callable[.
     assert int(shown[3]) >= 3
     insights = re.search(r"insightrun/ show (\d+) curves, (\d+) tiers, (\d+) incidents, (\d+) ladders", demo.output)
     assert insights is not None, demo.output
-    assert all(int(count) > 0 for count in insights.groups()), demo.output
+    curves, tiers, incidents, ladders = map(int, insights.groups())
+    assert min(curves, tiers, ladders) > 0, demo.output
+    # A round that is not in two blocks of half an hour has no usual failures to compare with.
+    assert (incidents > 0) != ("this needs other half hours" in demo.output), demo.output
     assert rows["send_receipt"][0] == first_try + retried, "every paid order has a receipt"
     assert demo.left_behind() == []
 

@@ -122,10 +122,14 @@ def test_a_second_build_makes_the_same_files(built: Built, tmp_path: Path) -> No
         assert hashlib.sha256(first.read_bytes()).digest() == hashlib.sha256(second.read_bytes()).digest()
 
 
+def workflow(name: str) -> Any:
+    return yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
+
+
 def test_the_release_is_built_from_its_tag_and_published_without_a_password() -> None:
-    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
-    assert workflow[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads the key `on` as true
-    build_steps, publish = workflow["jobs"]["build"]["steps"], workflow["jobs"]["publish"]
+    release = workflow("release.yml")
+    assert release[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads the key `on` as true
+    build_steps, publish = release["jobs"]["build"]["steps"], release["jobs"]["publish"]
     assert [step["run"] for step in build_steps if "python -m build" in step.get("run", "")] == ["python -m build"]
     assert publish["permissions"] == {"id-token": "write"}
     assert "secrets." not in (ROOT / ".github/workflows/release.yml").read_text()
@@ -161,17 +165,12 @@ def test_everything_that_is_imported_is_required_by_the_core_or_by_the_extra_of_
     assert missing == {}
 
 
-def workflow(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())["jobs"]
-    return found
-
-
 def test_each_promised_version_is_in_tox_and_in_the_workflow() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     tox = configparser.ConfigParser()
     tox.read(ROOT / "tox.ini")
     environments = re.findall(r"py\S+", tox["tox"]["env_list"])
-    pairs = workflow("ci.yml")["versions"]["strategy"]["matrix"]["include"]
+    pairs = workflow("ci.yml")["jobs"]["versions"]["strategy"]["matrix"]["include"]
     for python in re.findall(r'"Programming Language :: Python :: (3\.\d+)"', text):
         of_python = {each for each in environments if each.startswith(f"py{python.replace('.', '')}-")}
         assert of_python
@@ -184,7 +183,7 @@ def test_each_promised_version_is_in_tox_and_in_the_workflow() -> None:
 
 
 def test_nothing_is_published_that_was_not_tested() -> None:
-    release = workflow("release.yml")
+    release = workflow("release.yml")["jobs"]
     assert release["build"]["needs"] == "ci"
     assert release["test"]["needs"] == "build"
     assert release["publish"]["needs"] == "test"
