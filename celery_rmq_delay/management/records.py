@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..amqp.objects import Binding
+from ..names import parse_delay_queue
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,18 @@ class QueueDetail:
             messages=int(data.get("messages") or 0),
             unacked=int(data.get("messages_unacknowledged") or 0),
         )
+
+    def belongs_to(self, prefix: str) -> bool:
+        """Return whether it is a queue of this package with a prefix; the origin queues are not."""
+        tier, origin = parse_delay_queue(self.name), self.name.removesuffix(".quarantine")
+        is_quarantine = origin != self.name and self.arguments.get("x-dead-letter-exchange") == f"{prefix}.{origin}.dlx"
+        return self.name.startswith(f"{prefix}.") or (tier is not None and tier.prefix == prefix) or is_quarantine
+
+    @property
+    def target(self) -> str | None:
+        """The queue to which a delay queue returns its messages; None where its declaration does not name it."""
+        tier, key = parse_delay_queue(self.name), self.arguments.get("x-dead-letter-routing-key")
+        return tier.queue if tier else str(key) if key else None
 
 
 class Bindings(dict[tuple[str, str], list[Binding]]):

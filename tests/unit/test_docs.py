@@ -258,11 +258,8 @@ def test_every_option_of_the_commands_is_documented_and_no_other() -> None:
 
 def test_the_findings_of_doctor_are_documented() -> None:
     operations = ROOT / "celery_rmq_delay/operations"
-    source = "".join(
-        path.read_text()
-        for path in (*operations.glob("doctor/*.py"), operations / "exact_delays.py", operations / "event_queue.py")
-    )
-    codes = set(re.findall(r'Finding\(\s*"([\w-]+)", (?:"(?:error|warning|note)"|severity)', source))
+    source = "".join(path.read_text() for path in operations.rglob("*.py"))
+    codes = set(re.findall(r'Finding\(\s*"([\w-]+)",\s+(?:"(?:error|warning|note)"|severity)', source))
     text = (ROOT / "docs/reference/cli.md").read_text().split("## What `doctor` finds")[1].split("\n## ")[0]
     rows = [row for row in text.splitlines() if row.startswith("| `")]
     assert {code for row in rows for code in re.findall(r"`([\w-]+)`", row.split(" | ")[0])} == codes
