@@ -36,8 +36,8 @@ def _plan_lines(found: Pending) -> Iterator[str]:
     yield f"{found.queue}:"
     for each in found.create:
         yield f"  + {each.kind} {each.name}"
-    for binding in found.unbound or ():
-        yield f"  + binding {binding.text}"
+    yield from (f"  + binding {binding.text}" for binding in found.unbound or ())
+    yield from (f"  - binding {binding.text}" for binding in found.doubled or ())
     for each in found.replace:
         yield f"  ~ {each.kind} {each.name}: {each.problem}"
     for each in found.conflicts:

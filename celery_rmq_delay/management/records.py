@@ -75,6 +75,10 @@ class Bindings(dict[tuple[str, str], list[Binding]]):
         """Return the bindings of ``planned`` that do not exist."""
         return [each for each in planned if each not in self.get(each.ends, ())]
 
+    def present(self, unwanted: Iterable[Binding]) -> list[Binding]:
+        """Return the bindings of ``unwanted`` that exist."""
+        return [each for each in unwanted if each in self.get(each.ends, ())]
+
 
 def _some_text(value: object) -> str | None:
     return str(value) if value else None

@@ -11,6 +11,7 @@ from amqp.exceptions import ConsumerCancelled, NotFound, PreconditionFailed, Rec
 from celery import bootsteps
 from celery.bootsteps import RUN  # type: ignore[attr-defined]  # its stubs lack it
 
+from ..amqp.apply import is_timed_out
 from ..amqp.frames import tolerant
 from ..app.state import AppState, state_of
 from ..exceptions import RmqDelayError, TransportError, UnknownVersionError
@@ -23,8 +24,6 @@ from .strategy import ATTRIBUTE
 
 logger = logging.getLogger(__name__)
 
-#: In RabbitMQ's error text for a delivery that was unacknowledged for longer than ``consumer_timeout``.
-_TIMED_OUT = "delivery acknowledgement on channel"
 _TAKEN_BACK = (
     "RabbitMQ has taken back the unacknowledged messages of this worker: %s. The worker reconnects. Tasks that run go "
     "on, and their messages are not run again here. Set RabbitMQ's consumer_timeout (30 minutes by default) to more "
@@ -108,7 +107,7 @@ def _loop(loop: Callable[..., object], worker: WorkerSide, *args: Any) -> None:
             raise
         raise RecoverableConnectionError(f"A quarantine queue was deleted: {error}") from error
     except PreconditionFailed as error:
-        if _TIMED_OUT not in str(error.reply_text):
+        if not is_timed_out(error):
             raise
         logger.warning(_TAKEN_BACK, error.reply_text)
         raise RecoverableConnectionError(str(error.reply_text)) from error

@@ -225,6 +225,8 @@ def _drift(waiting: Pending, plan: LadderPlan) -> Iterator[Finding]:
         yield Finding("missing", "error", plan.queue, waiting.missing, APPLY)
     if waiting.unbound:
         yield Finding("unbound", "error", plan.queue, waiting.lost_bindings, APPLY)
+    if waiting.doubled:
+        yield Finding("doubled", "error", plan.queue, waiting.extra_bindings, APPLY)
     if waiting.lost:
         yield Finding("record", "error", plan.queue, *lost_record(plan))
     if waiting.ladder:
