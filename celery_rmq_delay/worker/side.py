@@ -367,6 +367,7 @@ class WorkerSide(Settling):
 
     def started(self, message: Message) -> None:
         """Record that the task of a message runs, or that the message is settled without running it."""
+        message.rmq_delay_has_started = True
         self._to_return.pop(id(message), None)
 
     def abandon(self, message: Message, retries: int) -> None:
