@@ -388,6 +388,8 @@ def test_the_objects_of_exact_delays_are_documented() -> None:
         route = registry.make(name, exact_options(1000)).route(1000, "Q")
         objects = (*route.objects.exchanges, *route.objects.queues, *route.leased)
         actual |= {re.sub(r"hold\.1s\.Q$", "hold.<delay>.<queue>", each.name) for each in objects}
+    quorum = registry.make("levels", dataclasses.replace(exact_options(1000), queue_type="quorum"))
+    actual |= {each.name.removesuffix("Q") + "<queue>" for each in quorum.arrival("Q").queues}
     assert documented == {re.sub(r"(classic)\.\d+$", r"\1.<n>", name) for name in actual}
 
 
