@@ -13,6 +13,7 @@ from celery_rmq_delay.exceptions import NackedError
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.installation import Installation
 from tests.support.brokers.connections import close_connections
+from tests.support.brokers.limits import impatient_broker
 from tests.support.brokers.policies import policy
 from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import Lab
@@ -33,10 +34,7 @@ POOLS = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def impatient(rmq_installation: Installation) -> Iterator[PrivateBroker]:
-    """A broker that takes deliveries back after `TIME_OUT` seconds, for which 3.10 looks once a second."""
-    config = f"consumer_timeout = {1000 * TIME_OUT}\n"
-    with PrivateBroker(rmq_installation.server, rmq_installation.root, config=config) as broker:
-        broker.evaluate("application:set_env(rabbit, channel_tick_interval, 1000)")
+    with impatient_broker(rmq_installation, TIME_OUT) as broker:
         yield broker
 
 

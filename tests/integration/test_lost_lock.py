@@ -21,6 +21,7 @@ from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.lab import HOUR, Lab
+from tests.support.brokers.limits import impatient_broker
 from tests.support.brokers.switching import TASKS_A, TASKS_B, TASKS_C, A, B, C, Probe, expected, interrupted_at, settled
 from tests.support.waiting import wait_for
 
@@ -32,10 +33,7 @@ TIME_OUT = 1
 
 @pytest.fixture(scope="module")
 def impatient(rmq_installation: Installation) -> Iterator[PrivateBroker]:
-    """A broker that takes deliveries back after `TIME_OUT`, for which it looks twice a second."""
-    config = f"consumer_timeout = {1000 * TIME_OUT}\n"
-    with PrivateBroker(rmq_installation.server, rmq_installation.root, config=config) as broker:
-        broker.evaluate("application:set_env(rabbit, channel_tick_interval, 500)")
+    with impatient_broker(rmq_installation, TIME_OUT) as broker:
         yield broker
 
 
