@@ -80,7 +80,8 @@ class RetryableRequest(stock.Request):
     @cached_property
     def key(self) -> Key:
         """What identifies the attempt among all deliveries."""
-        return key_of(self.id, self._retries, self._message.raw_headers)
+        message = self._message
+        return key_of(self.id, self.name, self._retries, message.raw_headers, message.body)
 
     @cached_property
     def size(self) -> int:

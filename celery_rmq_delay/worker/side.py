@@ -41,7 +41,7 @@ from ..topology.exact.loop import Loop
 from ..topology.native_retry import refusal
 from ..topology.transition import apply_plan
 from .applying import Applying, Step, ladder_in_force
-from .attempts import key_of
+from .attempts import Key, key_of
 from .loop import Releaser
 from .quarantine import TAG as QUARANTINE_TAG
 from .quarantine import Quarantine
@@ -107,6 +107,7 @@ class WorkerSide(Settling):
     def connect(self) -> None:
         """Apply the ladders of the consumed queues and start to consume quarantined tasks. Blocks."""
         connection = self.consumer.connection
+        self.attempts.connect()
         self._broker = capabilities(connection)
         publisher = self.open(connection)
         handle = self.consumer.create_task_handler()
@@ -461,8 +462,8 @@ class WorkerSide(Settling):
             has_room=not place.is_quarantined or self._quarantine_now.have_room,
             priority=h.whole_number(message.properties.get("priority")),
         )
-        if info["redelivered"] or place.is_quarantined:
-            found = self._of_this_worker(message, raw.get("id", (body or {}).get("id")), found)
+        key = key_of(raw.get("id", (body or {}).get("id")), task.name, found.retries, raw, message.body)
+        found = self._of_this_worker(message, key, found, came_before=info["redelivered"] or place.is_quarantined)
         self.delivered = max(self.delivered, message.delivery_tag)  # quarantined tasks have a separate channel
         message.rmq_delay = self
         message.raw_headers = raw
@@ -490,9 +491,12 @@ class WorkerSide(Settling):
                 self._quarantine_now.note_begun()
         return found
 
-    def _of_this_worker(self, message: Message, task_id: Any, found: Arrival) -> Arrival:
-        """Return what to do with a message that was delivered before, maybe for an attempt of this worker."""
-        key = key_of(task_id, found.retries, message.headers)
+    def _of_this_worker(self, message: Message, key: Key, found: Arrival, *, came_before: bool) -> Arrival:
+        """Return what to do with a message that may have been delivered before, for an attempt of this worker."""
+        if not came_before:
+            if found.action is Action.RUN:
+                self.attempts.meet(key)
+            return found
         if attempt := self.attempts.of(key):
             message.rmq_delay_attempt = attempt
             return found._replace(action=Action.ADOPT)

@@ -124,3 +124,27 @@ def test_a_task_that_runs_when_the_connection_is_lost_runs_once(
     assert result.get(timeout=SECONDS) == "passed"
     wait_for(lambda: nothing_is_left(lab), "queues without a message")
     assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1]
+
+
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.slow)])
+def test_a_message_that_looks_like_that_of_a_task_that_has_ended_runs_if_the_connection_is_lost(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str, pool: str
+) -> None:
+    lab = make_lab(queue_type)
+    worker = lab.worker(pool, 1)
+    first = lab.task("fails").apply_async((0,), task_id="the same")
+    assert first.get(timeout=SECONDS) == 0
+    first.forget()
+    gated = lab.task("gated").delay(0)
+    wait_for(lambda: lab.attempts(gated.id), "a task that runs")
+    second = lab.task("fails").apply_async((0,), task_id="the same")
+    wait_for(lambda: worker.logs().count("Task fails[the same] received") == 2, "the same message, prefetched")
+
+    close_connections(own_broker)
+    wait_for(was_taken_back(worker), "the messages, delivered again")
+    lab.open_gate()
+
+    assert second.get(timeout=SECONDS) == 0
+    wait_for(lambda: nothing_is_left(lab), "queues without a message")
+    assert len(lab.attempts("the same")) == 2
+    assert len(lab.attempts(gated.id)) == 1
