@@ -52,6 +52,8 @@ class LadderStep(bootsteps.StartStopStep):
             guard(c, self._worker)
             c.perform_pending_operations = partial(_perform, c, c.perform_pending_operations)
             c.loop = partial(_loop, c.loop, self._worker)
+            restore = c._restore_prefetch_count_after_connection_restart
+            c._restore_prefetch_count_after_connection_restart = partial(self._worker.restore_prefetch, restore)
             c.cancel_task_queue = partial(self._worker.cancel_queue, c.cancel_task_queue)
         setattr(c, ATTRIBUTE, self._worker)
 

@@ -30,7 +30,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "celery.worker.consumer.consumer:Consumer": (
         *("create_task_handler", "on_decode_error", "on_unknown_message", "on_unknown_task", "on_invalid_task"),
         *("add_task_queue", "cancel_task_queue", "call_soon", "conninfo", "hub", "pool", "task_consumer", "timer"),
-        *("loop", "perform_pending_operations", "qos"),
+        *("loop", "perform_pending_operations", "qos", "_restore_prefetch_count_after_connection_restart"),
         # The connection for Celery's own events.
         *("connection_for_write", "ensure_connected"),
     ),

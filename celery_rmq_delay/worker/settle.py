@@ -110,6 +110,22 @@ class Settling:
         """
         return os.getpid() == self._pid and (self.consumer.hub is None or threading.get_ident() == self._thread)
 
+    def _act_in_loop(self, act: Callable[[], object]) -> None:
+        if self._in_loop():
+            act()
+        else:
+            self.consumer.call_soon(act)
+
+    def restore_prefetch(self, restore: Callable[..., object], *args: Any) -> None:
+        """Let Celery restore the prefetch count in the loop: it would do so where a message is acked, in any thread.
+
+        It waits for a reply, and two threads, or greenlets, that read one connection can wait for ever.
+        """
+        if threading.get_ident() == self._thread:
+            restore(*args)
+        else:
+            self.consumer.call_soon(partial(restore, *args))
+
     def disconnect(self) -> None:
         """Return the remaining messages, and wait for outstanding confirms as long as operations do.
 
@@ -293,10 +309,7 @@ class Settling:
             else:
                 message.reject_log_error(logger, self.consumer.connection_errors, requeue=True)
 
-        if self._in_loop():
-            settle()
-        else:
-            self.consumer.call_soon(settle)
+        self._act_in_loop(settle)
 
     def _copy_to(
         self,
@@ -370,10 +383,7 @@ class Settling:
                 declares = self._topology.frame if is_exact and self.delay.settings.apply_on_start else None
                 publisher.publish(copy, route, settle, declares=declares)
 
-        if self._in_loop():
-            act()
-        else:  # the loop may have reconnected before it calls this
-            self.consumer.call_soon(act)
+        self._act_in_loop(act)  # which may have reconnected before it calls this
 
     def _log_waiting(self, where: str, error: PublishError) -> None:
         """Log messages that wait for a destination: one line for all of them and all attempts, with back-off."""
