@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import signals
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
 from celery.exceptions import Terminated as CeleryTerminated
 from celery.worker import request as stock
 from celery.worker import state
@@ -382,6 +382,10 @@ class RetryableRequest(stock.Request):
         try:
             call_on_retry(self.task, exc, self._context, exc_info)
             signals.task_retry.send(sender=self.task, request=self._context, reason=retry, einfo=exc_info)
+        except (WorkerShutdown, WorkerTerminate):
+            raise
+        except BaseException:  # in the main process, which it would end
+            logger.exception("on_retry of %s[%s] raised", self.name, self.id, extra={"task_id": self.id})
         finally:
             self.task.request_stack.pop()
 

@@ -13,7 +13,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -209,29 +209,34 @@ def _settled(tracer: Tracer, task: Task[Any, Any]) -> Tracer:
         try:
             traced = tracer(uuid, args, kwargs, request)
         except BaseException as left:
-            if is_eager or _is_of_the_pool(left, uuid):
+            einfo = None if is_eager else _of_tracer(left, task, uuid)
+            if einfo is None:
                 raise
-            if not isinstance(left, (Reject, MemoryError)):
-                logger.exception(
-                    "Task %s[%s] was left by %s", task.name, uuid, safe_repr(left), extra={"task_id": uuid}
-                )
-            einfo = _of_tracer(left)
             traced = trace.trace_ok_t(einfo, LeanInfo(states.FAILURE, einfo.exception), 0.0, None)
         info = traced[1]
         if info is not None and not is_eager:  # a direct caller needs the traceback
-            raised = info.retval
-            _forget_frames(raised, getattr(raised, "exc", None), traced[0].exception)
+            with suppress(BaseException):  # an attribute of the exception may raise anything
+                _forget_frames(info.retval, getattr(info.retval, "exc", None), traced[0].exception)
         return traced
 
     return trace_task
 
 
-def _of_tracer(left: BaseException) -> LeanExceptionInfo:
-    """Return the record of an exception that a tracer has raised; it is not reported yet."""
-    if not isinstance(left, Exception):
-        return lost(left)
-    text = format_exception(left, left.__traceback__)
-    return LeanExceptionInfo(get_pickleable_exception(left), None, text, is_reported=False)
+def _of_tracer(left: BaseException, task: Task[Any, Any], task_id: str) -> LeanExceptionInfo | None:
+    """Log an exception that a tracer has raised, and return its record, not reported yet; None to raise it."""
+    try:
+        if _is_of_the_pool(left, task_id):
+            return None
+        if not isinstance(left, (Reject, MemoryError)):
+            text = "Task %s[%s] was left by %s"
+            logger.exception(text, task.name, task_id, safe_repr(left), extra={"task_id": task_id})
+        if not isinstance(left, Exception):
+            return lost(left)
+        text = format_exception(left, left.__traceback__)
+        return LeanExceptionInfo(get_pickleable_exception(left), None, text, is_reported=False)
+    except BaseException:  # noqa: BLE001 - whatever it raises where it is inspected
+        error = WorkerLostError(f"Worker exited prematurely: {type(left).__name__}, which cannot be inspected.")
+        return LeanExceptionInfo(error, None, f"WorkerLostError: {error}")
 
 
 def _is_of_the_pool(left: BaseException, task_id: str) -> bool:

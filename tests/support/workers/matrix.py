@@ -148,6 +148,10 @@ def broken_hook(_task: Any, *_: Any) -> None:
     raise RuntimeError("the hook is broken")
 
 
+def panicking_hook(_task: Any, *_: Any) -> None:
+    raise Panic("an extension panics in a hook")
+
+
 def take_nothing() -> None:
     pass
 
@@ -174,6 +178,16 @@ def kill_child(task: Any, _run: int) -> str:
 
 class Panic(BaseException):
     """What an extension in another language may raise."""
+
+
+class Sealed(BaseException):
+    """An exception that cannot be inspected."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise GeneratorExit(name)
+
+    def __repr__(self) -> str:
+        raise GeneratorExit("repr")
 
 
 #: The name of an errback that takes no argument.
@@ -210,6 +224,8 @@ OUTCOMES = {
     "is cancelled": Outcome(raising(asyncio.CancelledError), first(End.LOST), {}),
     "is interrupted": Outcome(raising(KeyboardInterrupt), first(End.LOST), {}),
     "panics": Outcome(raising(lambda: Panic("an extension panics")), first(End.LOST), {}),
+    "raises what cannot be inspected": Outcome(raising(Sealed), first(End.LOST), {}),
+    "has an on_retry that panics": Outcome(fail_once, first(End.LOST), {"on_retry": panicking_hook}),
     "panics always": Outcome(raising(GeneratorExit, once=False), always(End.LOST), {}),
     "leaks a timeout": Outcome(leak_a_timeout, first(End.LOST), {}, ("gevent",)),
     "leaks a timeout within a limit": Outcome(leak_a_timeout, first(End.LOST), {"time_limit": 30}, ("gevent",)),
