@@ -119,7 +119,7 @@ class Settling:
     def restore_prefetch(self, restore: Callable[..., object], *args: Any) -> None:
         """Let Celery restore the prefetch count in the loop: it would do so where a message is acked, in any thread.
 
-        It waits for a reply, and two threads, or greenlets, that read one connection can wait for ever.
+        It waits for a reply, and two threads, or greenlets, that read one connection may both miss it.
         """
         if threading.get_ident() == self._thread:
             restore(*args)
