@@ -148,3 +148,17 @@ def test_a_message_that_looks_like_that_of_a_task_that_has_ended_runs_if_the_con
     wait_for(lambda: nothing_is_left(lab), "queues without a message")
     assert len(lab.attempts("the same")) == 2
     assert len(lab.attempts(gated.id)) == 1
+
+
+@pytest.mark.slow
+def test_threads_that_settle_after_a_time_out_do_not_wait_for_each_other(timed_lab: Lab) -> None:
+    """Celery restores the prefetch count with an ack, and waits for a reply: in the loop only."""
+    lab = timed_lab
+    worker = lab.worker("threads", 2)
+    results = [lab.task("sleeps").delay(LONG) for _ in range(7)]
+
+    assert [each.get(timeout=SECONDS) for each in results] == ["slept"] * len(results)
+    wait_for(lambda: nothing_is_left(lab), "queues without a message")
+    assert [len(lab.attempts(each.id)) for each in results] == [1] * len(results)
+    assert lab.task("fails").delay(0).get(timeout=SECONDS) == 0
+    assert worker.container.status == "running"
