@@ -127,7 +127,7 @@ def test_a_task_that_runs_when_the_connection_is_lost_runs_once(
 
 
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.slow)])
-def test_a_message_that_looks_like_that_of_a_task_that_has_ended_runs_if_the_connection_is_lost(
+def test_a_message_like_that_of_an_ended_task_runs_if_the_connection_is_lost(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str, pool: str
 ) -> None:
     lab = make_lab(queue_type)
