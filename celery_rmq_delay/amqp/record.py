@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 #: time (measured on 3.10, 4.0 and 4.3).
 LOCKABLE = {"x-single-active-consumer": True}
 
-#: Milliseconds after which RabbitMQ 4.3 takes the lock back.
+#: The argument of a consumer, and the milliseconds after which RabbitMQ 4.3 takes the lock back.
+_TIME_OUT = "x-consumer-timeout"
 _NEVER_MS = 365 * 24 * 3_600_000
 _PAUSE = (0.01, 0.1)
 _MARKER = "marker"
@@ -195,6 +196,7 @@ class _Lock:
         self.channel: amqp.Channel = None
         #: Whether the queue has the planned arguments.
         self.as_declared = True
+        self._is_classic = queue.arguments.get("x-queue-type") != "quorum"
         self._received: list[amqp.Message] = []
         self._cancelled: list[str] = []
         self._opened: Any = None
@@ -221,6 +223,11 @@ class _Lock:
             self._consume(create)
             self._wait_until_active()
         except (InternalError, NotFound, NackedError, UnroutableError, _StartOverError) as error:
+            return error
+        except PreconditionFailed as error:
+            if _TIME_OUT not in str(error.reply_text):
+                raise
+            self._is_classic = True  # which may be another type than planned
             return error
         return None
 
@@ -274,12 +281,12 @@ class _Lock:
     def _arguments(self) -> dict[str, int]:
         """Return the arguments by which RabbitMQ 4.3 takes nothing back from a consumer of a quorum queue.
 
-        It would cancel the consumer, and go on to accept what the channel sends. Before 4.3 it closes the channel, and
-        ignores what a process sends that does not know it yet; the lock is free when this process has answered.
+        A classic queue has no time-out there, and refuses them. For a quorum queue it would cancel the consumer, and go
+        on to accept what the channel sends. Before 4.3 it closes the channel, and ignores what a process sends that
+        does not know it yet; the lock is free when this process has answered.
         """
-        is_quorum = self.as_declared and self.queue.arguments.get("x-queue-type") == "quorum"
-        cancels = is_quorum and capabilities(self.connection).cancels_at_time_out
-        return {"x-consumer-timeout": _NEVER_MS} if cancels else {}
+        cancels = not self._is_classic and capabilities(self.connection).cancels_at_time_out
+        return {_TIME_OUT: _NEVER_MS} if cancels else {}
 
     def _wait_until_active(self) -> None:
         """Wait for a marker from this process that only this process has received: then all earlier messages are here.
