@@ -100,6 +100,10 @@ class LockTimeoutError(TopologyError):
     """Another process held the lock on the record of a queue's ladder for too long."""
 
 
+class LockLostError(TopologyError):
+    """RabbitMQ has taken back the lock on the record of a queue's ladder while a process changed the ladder."""
+
+
 class RecordGoneError(TopologyError):
     """The queue of a record does not exist, or was deleted."""
 

@@ -9,6 +9,7 @@ from celery.app.routes import Router
 from kombu.utils.imports import symbol_by_name
 
 from .app.queues import queues_class
+from .app.sharing import Finalize
 from .app.state import AppState, find_state, set_state
 from .exceptions import SettingsError
 from .publish.calls import SendTask
@@ -36,6 +37,7 @@ def install(app: Celery) -> AppState:
     set_state(app, delay)
     _declare_origin_queues(app, delay)
     setattr(app, "send_task", SendTask(app, delay))  # noqa: B010 - the stubs have a method there
+    setattr(app, "finalize", Finalize(app, delay))  # noqa: B010
     if settings.exact.every_task:
         _refuse_celery_native_delay(app, setting)
     app.steps["consumer"].add("celery_rmq_delay.worker.bootstep:LadderStep")

@@ -111,6 +111,12 @@ def digest(queue: str) -> str:
     return hashlib.sha256(queue.encode()).hexdigest()
 
 
+def limited(start: str, queue: str) -> str:
+    """Return a name that begins with ``start`` and ends with a queue's name, or with a digest where it is too long."""
+    name = f"{start}{queue}"
+    return name if len(name.encode()) <= MAX_NAME_BYTES else f"{start}{digest(queue)}"
+
+
 @dataclass(frozen=True)
 class Names:
     """The names that begin with the prefix."""

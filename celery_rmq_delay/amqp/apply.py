@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from amqp import spec
 from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionFailed
 
-from ..exceptions import ConflictError, TopologyError
+from ..exceptions import ConflictError, LockLostError, TopologyError
 from .objects import Binding, Exchange, Objects, Queue
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def delete_unused(connection: Connection, queue: Queue) -> bool:
     try:
         with connection.channel() as channel:
             channel.queue_delete(queue.name, if_unused=on_condition, if_empty=on_condition)
-    except PreconditionFailed:
+    except PreconditionFailed as error:
+        check_held(error)
         return False
     return True
 
@@ -92,13 +93,15 @@ def delete_exchange(channel: Channel, name: str) -> None:
         channel.exchange_delete(name)
 
 
-def unbind(channel: Channel, binding: Binding) -> None:
-    """Remove one binding, if it exists."""
+def unbind(channel: Channel, *bindings: Binding) -> None:
+    """Remove bindings, if they exist, those between exchanges in one pipelined burst."""
     with _explained():
-        if binding.to == "queue":
-            channel.queue_unbind(binding.destination, binding.source, binding.key, arguments=binding.arguments)
-        else:
-            channel.exchange_unbind(binding.destination, binding.source, binding.key, arguments=binding.arguments)
+        for each in bindings:
+            if each.to == "queue":
+                channel.queue_unbind(each.destination, each.source, each.key, arguments=each.arguments)
+            else:
+                channel.exchange_unbind(each.destination, each.source, each.key, nowait=True, arguments=each.arguments)
+        synchronise(channel)
 
 
 def synchronise(channel: Channel) -> None:
@@ -130,6 +133,26 @@ def renew(channel: Channel, queue: Queue) -> None:
     )
 
 
+def is_timed_out(error: Exception) -> bool:
+    """Return whether RabbitMQ closed a channel because of its ``consumer_timeout``."""
+    return "delivery acknowledgement on channel" in str(getattr(error, "reply_text", ""))
+
+
+def check_held(error: Exception) -> None:
+    """Raise `LockLostError` where a channel was closed by a time-out: among those for applying, that is the lock's."""
+    if is_timed_out(error):
+        raise lock_lost() from error
+
+
+def lock_lost() -> LockLostError:
+    """Return the error of a process whose lock on a record was taken back."""
+    return LockLostError(
+        "RabbitMQ has taken back the lock on the record of this ladder, because this process held it for too long "
+        "(consumer_timeout) or was cut off. Another process may change the ladder now, so this one has stopped. Run "
+        "`celery -A proj rmq-delay plan`, and apply again if it shows changes."
+    )
+
+
 def check_limit(error: PreconditionFailed) -> None:
     """Raise `TopologyError` if a declaration was refused because of a limit, not because of other arguments."""
     if re.search(r"\blimit\b.* is reached", str(error.reply_text), re.DOTALL):
@@ -144,6 +167,7 @@ def _explained(command: str = "apply") -> Iterator[None]:
     try:
         yield
     except PreconditionFailed as error:
+        check_held(error)
         check_limit(error)
         raise ConflictError(
             f"{error.reply_text}. The object exists with other arguments, and RabbitMQ cannot change them: "

@@ -54,6 +54,14 @@ class Capabilities:
         return self.version < (4, 3, 0)
 
     @property
+    def cancels_at_time_out(self) -> bool:
+        """At a consumer time-out, a quorum queue cancels the consumer; older versions close its channel.
+
+        Measured on 4.3.6, 4.0.5 and 3.10.8.
+        """
+        return self.version >= (4, 3, 0)
+
+    @property
     def delays_retries(self) -> bool:
         """Quorum queues can delay requeued messages, by argument and by policy."""
         return self.version >= (4, 3, 1)

@@ -23,20 +23,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import amqp
-from amqp.exceptions import InternalError, NotFound
+from amqp.exceptions import ConsumerCancelled, InternalError, NotFound, PreconditionFailed
 
 from ..exceptions import (
     BrokerBlockedError,
     ConflictError,
+    LockLostError,
     LockTimeoutError,
     NackedError,
     RecordGoneError,
     UnroutableError,
 )
 from ..names import moving
-from .apply import declare, ready_counts
+from . import apply
+from .apply import declare, is_timed_out, lock_lost, ready_counts, synchronise
+from .capabilities import capabilities
 from .confirms import CONFIRM_TIMEOUT, confirmed, publish_confirmed
-from .objects import Objects, Queue
+from .objects import Binding, Objects, Queue
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -45,6 +48,9 @@ if TYPE_CHECKING:
 #: time (measured on 3.10, 4.0 and 4.3).
 LOCKABLE = {"x-single-active-consumer": True}
 
+#: The argument of a consumer, and the milliseconds after which RabbitMQ 4.3 takes the lock back.
+_TIME_OUT = "x-consumer-timeout"
+_NEVER_MS = 365 * 24 * 3_600_000
 _PAUSE = (0.01, 0.1)
 _MARKER = "marker"
 #: Milliseconds that a marker outlives the wait of the process that published it.
@@ -60,22 +66,56 @@ class Record:
     ``moving``: another queue may have a copy of the value; `save` stores this mark, too.
     """
 
-    def __init__(self, channel: amqp.Channel, queue: str, received: list[amqp.Message]) -> None:
-        self._channel, self._queue, self._received = channel, queue, received
+    def __init__(self, channel: amqp.Channel, queue: str, received: list[amqp.Message], cancelled: list[str]) -> None:
+        self._channel, self._queue, self._received, self._cancelled = channel, queue, received, cancelled
         newest = _newest(received)
         self._generation: int = newest["generation"]
         self.value: dict[str, Any] | None = newest["value"]
         self.moving: bool = newest.get("moving", False)
         self._drop_older()
 
+    def check(self) -> None:
+        """Raise `LockLostError` where the broker has taken the lock back; reads all that it has sent so far."""
+        try:
+            synchronise(self._channel)
+        except (PreconditionFailed, ConsumerCancelled) as error:
+            raise lock_lost() from error
+        if self._cancelled:
+            raise lock_lost()
+
     def save(self, value: dict[str, Any]) -> None:
-        """Replace the value: the broker confirms the new one before the old one is removed."""
+        """Replace the value: the broker confirms the new one before the old one is removed.
+
+        Raises `LockLostError`. The value that a process saves at the moment in which it loses the lock is not newer
+        than what the next holder saves.
+        """
+        self.check()
         self._generation += 1
         self.value = value
         body = self._publish(self._queue)
         while not any(message.body == body for message in self._received):  # it is delivered to this consumer, too
             self._channel.connection.drain_events(timeout=CONFIRM_TIMEOUT)
         self._drop_older()
+
+    def declare(self, objects: Objects) -> None:
+        """Declare objects, as `apply.declare` does. Raises `LockLostError`, like each change under the lock."""
+        self.check()
+        apply.declare(self._channel, objects)
+
+    def bind(self, binding: Binding) -> None:
+        """Add one binding."""
+        self.check()
+        apply.bind(self._channel, binding)
+
+    def unbind(self, *bindings: Binding) -> None:
+        """Remove bindings, if they exist."""
+        self.check()
+        apply.unbind(self._channel, *bindings)
+
+    def delete_exchange(self, name: str) -> None:
+        """Delete an exchange, if it exists."""
+        self.check()
+        apply.delete_exchange(self._channel, name)
 
     def start_move(self, copy: Queue) -> None:
         """Copy the value to the queue ``copy``, then delete the record's queue, and the lock with it."""
@@ -121,7 +161,7 @@ def locked_record(
     The broker releases the lock when the holder's channel closes, in one step with the requeue of the message, so the
     next holder never finds an empty queue. A queue of another type is replaced. With ``create=False`` it is used as it
     is, with any type, and `RecordGoneError` is raised where it does not exist. Raises `LockTimeoutError`, and
-    `BrokerBlockedError` in an alarm of the broker, which ends the connection.
+    `BrokerBlockedError` in an alarm of the broker and `LockLostError`, which end the connection.
     """
     lock = _Lock(connection, queue, timeout)
     try:
@@ -135,9 +175,14 @@ def locked_record(
             lock.release()
             record = lock.acquire(create=True)
         yield lock.channel, record
-    except BrokerBlockedError:
-        connection.collect()  # the broker would not read a request to close it
+    except (BrokerBlockedError, LockLostError):
+        connection.collect()  # the broker would not read a request to close it, or has closed the channel
         raise
+    except (ConsumerCancelled, PreconditionFailed) as error:  # read while another channel waited for a reply
+        if isinstance(error, PreconditionFailed) and not is_timed_out(error):
+            raise
+        connection.collect()
+        raise lock_lost() from error
     finally:
         lock.close()
 
@@ -151,6 +196,7 @@ class _Lock:
         self.channel: amqp.Channel = None
         #: Whether the queue has the planned arguments.
         self.as_declared = True
+        self._is_classic = queue.arguments.get("x-queue-type") != "quorum"
         self._received: list[amqp.Message] = []
         self._cancelled: list[str] = []
         self._opened: Any = None
@@ -166,7 +212,7 @@ class _Lock:
             if time.monotonic() > self.deadline:
                 raise self._timed_out() from gone
             time.sleep(random.uniform(*_PAUSE))  # noqa: S311 - spreads the waiting processes, no secret
-        return Record(self.channel, self.queue.name, self._received)
+        return Record(self.channel, self.queue.name, self._received, self._cancelled)
 
     def _try(self, create: bool) -> Exception | None:
         """Wait for the lock; return the error of a queue that is being created or replaced, and cannot be used yet.
@@ -177,6 +223,11 @@ class _Lock:
             self._consume(create)
             self._wait_until_active()
         except (InternalError, NotFound, NackedError, UnroutableError, _StartOverError) as error:
+            return error
+        except PreconditionFailed as error:
+            if _TIME_OUT not in str(error.reply_text):
+                raise
+            self._is_classic = True  # which may be another type than planned
             return error
         return None
 
@@ -220,7 +271,22 @@ class _Lock:
             except ConflictError:  # which has closed the channel
                 self.channel, self.as_declared = self.connection.channel(), False
         self._probe()
-        self.channel.basic_consume(self.queue.name, callback=self._received.append, on_cancel=self._cancelled.append)
+        self.channel.basic_consume(
+            self.queue.name,
+            callback=self._received.append,
+            on_cancel=self._cancelled.append,
+            arguments=self._arguments(),
+        )
+
+    def _arguments(self) -> dict[str, int]:
+        """Return the arguments by which RabbitMQ 4.3 takes nothing back from a consumer of a quorum queue.
+
+        A classic queue has no time-out there, and refuses them. For a quorum queue it would cancel the consumer, and go
+        on to accept what the channel sends. Before 4.3 it closes the channel, and ignores what a process sends that
+        does not know it yet; the lock is free when this process has answered.
+        """
+        cancels = not self._is_classic and capabilities(self.connection).cancels_at_time_out
+        return {_TIME_OUT: _NEVER_MS} if cancels else {}
 
     def _wait_until_active(self) -> None:
         """Wait for a marker from this process that only this process has received: then all earlier messages are here.

@@ -28,13 +28,12 @@ def origin_queues(delay: AppState, only: Iterable[str] = (), connection: Connect
     """
     app, wanted = delay.app, list(only)
     delay.finalize()
-    for task in app.tasks.values():
-        delay.routed_to(task)  # creates the queue that a route names
     queues = app.amqp.queues
     unknown = [name for name in wanted if name not in queues and name not in delay.settings.queues]
     if unknown and connection is not None:
         _refuse_missing(connection, unknown, sorted(queues))
-    for name in (*(name for name, own in delay.settings.queues.items() if own is not None), *wanted):
+    routed = filter(None, map(delay.routed_to, app.tasks.values()))
+    for name in (*routed, *(name for name, own in delay.settings.queues.items() if own is not None), *wanted):
         if name not in queues and queues.create_missing:
             queues.add(queues.new_missing(name))
     found = delay.origin_queues()

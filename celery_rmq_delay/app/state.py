@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
+from celery.app.routes import MapRoute
 from kombu.common import Broadcast
 from kombu.entity import Queue as KombuQueue
 from kombu.utils.imports import symbol_by_name
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from celery import Task
 
     from ..topology.adoption import Adoption
+
+logger = logging.getLogger(__name__)
 
 _ATTRIBUTE = "_rmq_delay"
 
@@ -65,6 +69,12 @@ class AppState:
         self.on_declared: Callable[[str], None] | None = None
         #: Whether a task is checked when it is bound; otherwise `check_tasks` follows.
         self.checks_bound = True
+        #: The names of the tasks that another app has declared: see `Finalize`.
+        self.borrowed: set[str] = set()
+        #: The names of those that were checked, since they were called or received.
+        self._checked: set[str] = set()
+        #: Whether the log has the note on functions that route tasks.
+        self._has_noted_functions = False
         self._ladders: dict[tuple[str, str], Ladder | None] = {}
 
     @contextmanager
@@ -73,6 +83,7 @@ class AppState:
         before = dict(vars(self))
         vars(self).pop("exact", None)
         AppState.__init__(self, self.app, settings, self.setting)
+        self.borrowed = before["borrowed"]
         try:
             yield
         finally:
@@ -193,26 +204,51 @@ class AppState:
         return self.ladder(queue, task).retries if own is NOT_SET else own
 
     def retryable_tasks(self) -> Iterable[Any]:
-        """Return the app's tasks that have ladders."""
-        return [task for task in self.app.tasks.values() if is_retryable(task)]
+        """Return the app's tasks that have ladders, without those that another app has declared."""
+        return [task for task in self.app.tasks.values() if is_retryable(task) and task.name not in self.borrowed]
 
     def tasks_of(self, queue: str) -> dict[str, Ladder | None]:
         """Return the app's retryable tasks with the ladder that ``queue`` binds for each; None is the queue's own."""
         return {
-            task.name: self.settings.task_ladder(queue, task) if self.routed_to(task) in (None, queue) else None
+            task.name: self.settings.task_ladder(queue, task) if self.is_planned(queue, task) else None
             for task in self.retryable_tasks()
         }
 
     def routed_to(self, task: Task[Any, Any]) -> str | None:
-        """Return the queue to which the app routes a task; None where its routes name none."""
+        """Return the queue to which the app routes all calls of a task; None where its routes name none.
+
+        A route that is a function needs a call to answer, and so names none.
+        """
         own = getattr(task, "queue", None)
-        queue = self.app.amqp.router.route({"queue": own} if own else {}, task.name).get("queue")
-        name: str | None = getattr(queue, "name", queue)
-        return name
+        name: str | None = getattr(own, "name", own) or self._static_route(task.name)
+        return name if name in self.app.amqp.queues or self.app.amqp.queues.create_missing else None
+
+    def _static_route(self, name: str) -> str | None:
+        """Return the queue that ``task_routes`` names for a task without a call, or the app's default queue."""
+        default: str = self.app.conf.task_default_queue
+        for route in getattr(self.app.amqp.router, "routes", (None,)):
+            if not isinstance(route, MapRoute):
+                self._note_functions()
+                return None
+            if (found := route(name)) is not None:
+                queue = found.get("queue", None if found else default)
+                return getattr(queue, "name", queue)
+        return default
+
+    def _note_functions(self) -> None:
+        if not self._has_noted_functions:
+            self._has_noted_functions = True
+            logger.info(
+                "task_routes has functions, which name a queue only for a call: tasks that reach one count as routed "
+                "to any queue. A queue that only a function names is known if task_queues or %s.queues has it.",
+                self.setting,
+            )
 
     def is_planned(self, queue: str, task: Task[Any, Any]) -> bool:
         """Return whether the ladder of ``task`` is among those applied to ``queue``."""
-        return getattr(task, "tiers", None) is None or self.routed_to(task) in (None, queue)
+        if getattr(task, "tiers", None) is None:
+            return True
+        return task.name not in self.borrowed and self.routed_to(task) in (None, queue)
 
     def rejections_allowed(self, queue: str) -> int:
         """Return how often a message may be rejected before it has to be published again."""
@@ -249,13 +285,9 @@ class AppState:
         return sorted(name for name, queue in self.app.amqp.queues.items() if self.manages(queue))
 
     def finalize(self) -> None:
-        """Import and bind the app's tasks, and check them: see `check_tasks`."""
-        self.checks_bound = False
-        try:
-            self.app.loader.import_default_modules()
-            self.app.finalize()
-        finally:
-            self.checks_bound = True
+        """Import, bind and check the app's tasks: see `check_tasks`."""
+        self.app.loader.import_default_modules()
+        self.app.finalize()
         self.check_tasks()
 
     def check_tasks(self) -> None:
@@ -272,6 +304,12 @@ class AppState:
             return error
         return None
 
+    def check_borrowed(self, task: Any) -> None:
+        """Check a task that another app has declared, once: it is called or received here, with this app's ladders."""
+        if task.name in self.borrowed and task.name not in self._checked:
+            self._checked.add(task.name)
+            self.check_task(task)
+
     def check_task(self, task: Any) -> None:
         """Raise `SettingsError` for invalid classes, options of acking, tiers or ``max_retries`` of a task."""
         self._check_classes(task)
@@ -282,16 +320,31 @@ class AppState:
         of_retry = (getattr(task, "retry_kwargs", None) or {}).get("max_retries", NOT_SET)
         if task.max_retries_set is of_retry is NOT_SET and task.tiers is None:
             return
-        queue = self.routed_to(task) or self.app.conf.task_default_queue
+        errors = [self._error_on(queue, task, of_retry) for queue in self._possible_queues(task)]
+        if all(errors):  # a call that is routed to one of the other queues is right
+            raise next(filter(None, errors))
+
+    def _possible_queues(self, task: Any) -> list[str]:
+        """Return the queue of a task; if calls decide, one with each ladder of the settings, the default one first."""
+        if found := self.routed_to(task):
+            return [found]
+        return [self.app.conf.task_default_queue, *(name for name, own in self.settings.queues.items() if own)]
+
+    def _error_on(self, queue: str, task: Any, of_retry: Any) -> SettingsError | None:
+        """Return the error of a task whose ladder does not fit on ``queue``; ``of_retry``: from ``retry_kwargs``."""
         if task.tiers is not None and self.has_native_retry(queue):
-            raise SettingsError(
+            return SettingsError(
                 f"tiers of task {task.name}",
                 task.tiers,
                 f'Queue {queue!r} has "retry": "native", which is the same for all its tasks: leave tiers out, or '
                 "route the task to another queue.",
             )
-        check_max_retries(task.max_retries_set, self.ladder(queue, task), task.name)
-        check_max_retries(of_retry, self.ladder(queue, task), f"{task.name}, in retry_kwargs")
+        try:
+            check_max_retries(task.max_retries_set, self.ladder(queue, task), task.name)
+            check_max_retries(of_retry, self.ladder(queue, task), f"{task.name}, in retry_kwargs")
+        except SettingsError as error:
+            return error
+        return None
 
     def _check_classes(self, task: Any) -> None:
         """Raise `SettingsError` where a task has Celery's request or strategy, which would ack parked messages."""

@@ -21,6 +21,7 @@ from ..exceptions import ManagementError
 from ..management.client import Management
 from ..management.records import Bindings, QueueDetail
 from ..operations import exhausted as dead
+from ..operations.dead_letters import dead_letters_waiting
 from ..operations.deletion import delete_origin
 from ..operations.doctor.examination import examine
 from ..operations.event_queue import event_pending
@@ -29,6 +30,7 @@ from ..operations.pending import pending
 from ..operations.prune import prune as prune_ladders
 from ..operations.release import release as release_parked
 from ..operations.status import read_status
+from ..operations.time_outs import time_out_findings
 from ..topology.transition import apply_plan
 from . import text as text
 from .adopt import adopt
@@ -91,10 +93,13 @@ def plan(
             pending(connection, each, applied(connection, each), bindings) for each in plans(connection, delay, only)
         ]
         if not only:
-            found.append(exact_pending(connection, delay.exact))
+            found.append(exact_pending(connection, delay.exact, [each.queue for each in found]))
             if delay.settings.events.on:
                 found.append(event_pending(connection, delay))
+        notes = [f"Note: {each.found} {each.fix}" for each in time_out_findings(delay)]
     show([each.to_json() for each in found], text.plan_text(found), as_json=as_json)
+    if not as_json:
+        click.echo("".join(f"{note}\n" for note in notes), err=True, nl=False)
     ctx.exit(1 if any(each.conflicts or each.lost for each in found) else CHANGES_WAIT if any(found) else 0)
 
 
@@ -157,14 +162,17 @@ def status(
 ) -> None:
     """Show how many tasks are parked by queue and tier, when the next is due, and how many are exhausted.
 
-    Counts the retries held by "native" queues only if the management API is available.
+    Counts the messages that quorum queues hold back only if the management API is available: due messages for a full
+    queue, and the retries of "native" queues.
     """
     with connected(ctx.obj.app) as (delay, connection):
         found = read_status(ctx.obj.app, connection, only)
-        if found.native_retry and not no_management:
-            missing = "The retries held by native queues are not counted"
+        holds_back = "quorum" in {delay.exact.queue_type, *(each.queue_type for each in found.queues)}
+        if holds_back and not no_management:
+            missing = "Messages that quorum queues hold back are not counted"
             details = _asked(delay, connection, management_url, Management.queues, missing)
-            found = found.with_held(details or {})
+            if details is not None:
+                found = found.with_details(details, dead_letters_waiting(delay, details, only))
     show(found.to_json(), text.status_text(found), as_json=as_json)
 
 

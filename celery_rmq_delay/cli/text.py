@@ -36,8 +36,8 @@ def _plan_lines(found: Pending) -> Iterator[str]:
     yield f"{found.queue}:"
     for each in found.create:
         yield f"  + {each.kind} {each.name}"
-    for binding in found.unbound or ():
-        yield f"  + binding {binding.text}"
+    yield from (f"  + binding {binding.text}" for binding in found.unbound or ())
+    yield from (f"  - binding {binding.text}" for binding in found.doubled or ())
     for each in found.replace:
         yield f"  ~ {each.kind} {each.name}: {each.problem}"
     for each in found.conflicts:
@@ -65,6 +65,10 @@ def status_text(status: Status) -> str:
         waiting = "does not exist yet" if status.events.waiting is None else f"{status.events.waiting} waiting"
         lines.append(f"events ({status.events.queue}): {waiting}")
     lines += map(_held_line, status.native_retry)
+    due = (status.dead_letters or {}).items()
+    lines += [
+        f"{name} holds back {count} messages that are due: their queue is full, or missing" for name, count in due
+    ]
     return "\n".join([table(headings, rows), "", *lines])
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..amqp.objects import Binding
+from ..names import parse_delay_queue
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,18 @@ class QueueDetail:
             unacked=int(data.get("messages_unacknowledged") or 0),
         )
 
+    def belongs_to(self, prefix: str) -> bool:
+        """Return whether it is a queue of this package with a prefix; the origin queues are not."""
+        tier, origin = parse_delay_queue(self.name), self.name.removesuffix(".quarantine")
+        is_quarantine = origin != self.name and self.arguments.get("x-dead-letter-exchange") == f"{prefix}.{origin}.dlx"
+        return self.name.startswith(f"{prefix}.") or (tier is not None and tier.prefix == prefix) or is_quarantine
+
+    @property
+    def target(self) -> str | None:
+        """The queue to which a delay queue returns its messages; None where its declaration does not name it."""
+        tier, key = parse_delay_queue(self.name), self.arguments.get("x-dead-letter-routing-key")
+        return tier.queue if tier else str(key) if key else None
+
 
 class Bindings(dict[tuple[str, str], list[Binding]]):
     """The bindings of a vhost, by (source, destination)."""
@@ -61,6 +74,10 @@ class Bindings(dict[tuple[str, str], list[Binding]]):
     def missing(self, planned: Iterable[Binding]) -> list[Binding]:
         """Return the bindings of ``planned`` that do not exist."""
         return [each for each in planned if each not in self.get(each.ends, ())]
+
+    def present(self, unwanted: Iterable[Binding]) -> list[Binding]:
+        """Return the bindings of ``unwanted`` that exist."""
+        return [each for each in unwanted if each in self.get(each.ends, ())]
 
 
 def _some_text(value: object) -> str | None:

@@ -71,11 +71,11 @@ def delete_origin(
         return found
     if apply.inspect_queue(connection, plan.record_queue().name) is None:
         raise RmqDelayError(f"Queue {plan.queue!r} has no ladder: run `celery -A proj rmq-delay apply` first.")
-    with locked_record(connection, plan.record_queue(), lock_timeout, create=False) as (channel, record):
+    with locked_record(connection, plan.record_queue(), lock_timeout, create=False) as (_, record):
         objects = plan.objects(recorded(connection, plan, record).highest_tier) + exact
         ways = tuple(each for each in objects.bindings if each.to == "queue" and each.destination == plan.queue)
         for way in ways:
-            apply.unbind(channel, way)
+            record.unbind(way)
         deleted = False
         try:
             exhausted = _move_to_exhausted(connection, plan)
@@ -83,7 +83,7 @@ def delete_origin(
             deleted = not hidden and delete_empty(connection, plan.queue)
         finally:
             if not deleted:
-                apply.declare(channel, Objects(bindings=ways))
+                record.declare(Objects(bindings=ways))
     if deleted:
         return Deletion(plan.queue, deleted=True, exhausted=exhausted)
     return replace(_inspected(connection, plan.queue), exhausted=exhausted, hidden=hidden)

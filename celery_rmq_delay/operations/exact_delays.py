@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,10 +49,14 @@ def _waiting(connection: Connection, exact: ExactDelays, topology: Topology) -> 
     return sum(count or 0 for count in ready_counts(connection, holding).values())
 
 
-def exact_pending(connection: Connection, exact: ExactDelays) -> Pending:
-    """Return what `ExactDelays.declare` would change. Raises `TopologyError` if the broker supports no topology."""
+def exact_pending(connection: Connection, exact: ExactDelays, queues: Iterable[str] = ()) -> Pending:
+    """Return what `ExactDelays.declare`, and `ExactDelays.bind` for each of ``queues``, would change.
+
+    Nothing while no delay was used. Raises `TopologyError` if the broker supports no topology.
+    """
     chosen = exact.topology(connection)
-    found = drift(connection, chosen.frame()) if exact.in_use(connection, chosen) else []
+    ways = sum((chosen.arrival(queue) for queue in queues), chosen.frame())
+    found = drift(connection, ways) if exact.in_use(connection, chosen) else []
     return Pending(
         queue=f"exact delays ({chosen.name})",
         create=tuple(each for each in found if each.problem == "missing"),
@@ -60,11 +64,11 @@ def exact_pending(connection: Connection, exact: ExactDelays) -> Pending:
     )
 
 
-def exact_findings(connection: Connection, delay: AppState) -> Iterator[Finding]:
-    """Report problems of the exact delays of the settings."""
+def exact_findings(connection: Connection, delay: AppState, queues: Iterable[str]) -> Iterator[Finding]:
+    """Report problems of the exact delays of the settings, also of the ways to the origin ``queues``."""
     exact = delay.exact
     try:
-        waiting = exact_pending(connection, exact)
+        waiting = exact_pending(connection, exact, queues)
     except TopologyError as error:
         yield Finding("exact-topology", "error", f"{delay.setting}.exact_delays", str(error), "See the message.")
         return

@@ -9,7 +9,7 @@ from ..amqp.apply import Drift, drift, ready_counts
 from ..durations import format_ms
 from ..ladders import Ladder
 from ..topology.replacing import to_replace
-from ..topology.transition import Applied, planned_bindings
+from ..topology.transition import Applied, other_bindings, planned_bindings
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -28,7 +28,8 @@ class Pending:
     ``ladder`` is (in force, planned) if they differ; ``tasks`` the same by task, where None is the queue's ladder.
     ``routing``: the bindings that route by death reason have to change. ``unfinished``: a change of ladders was
     interrupted. ``lost``: the record of the ladder in force is lost, and an apply refuses.
-    ``unbound``: bindings that are missing between objects that exist; None if they were not compared.
+    ``unbound``: bindings that are missing between objects that exist; None if they were not compared. ``doubled``:
+    bindings to ladders that are not in force, by which retries are doubled.
     """
 
     queue: str
@@ -41,6 +42,7 @@ class Pending:
     unfinished: bool = False
     lost: bool = False
     unbound: tuple[Binding, ...] | None = None
+    doubled: tuple[Binding, ...] | None = None
 
     def __bool__(self) -> bool:
         return any(value for name, value in vars(self).items() if name != "queue")
@@ -56,6 +58,12 @@ class Pending:
         texts = [each.text for each in self.unbound or ()]
         return f"{len(texts)} bindings are missing, so messages are lost or stuck: {_listed(texts)}."
 
+    @property
+    def extra_bindings(self) -> str:
+        """Text about the bindings that an apply would remove: their number and some of them."""
+        texts = [each.text for each in self.doubled or ()]
+        return f"{len(texts)} bindings lead to ladders that are not in force, so retries run twice: {_listed(texts)}."
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data; ladders as text."""
         return {
@@ -66,6 +74,7 @@ class Pending:
             "ladder": _change(*self.ladder) if self.ladder else None,
             "tasks": {task: _change(*change) for task, change in self.tasks.items()},
             "unbound": None if self.unbound is None else [each.text for each in self.unbound],
+            "doubled": None if self.doubled is None else [each.text for each in self.doubled],
         }
 
 
@@ -94,6 +103,7 @@ def pending(connection: Connection, plan: LadderPlan, applied: Applied, bindings
         unfinished=applied.phase != "settled" and not applied.is_lost,
         lost=applied.is_lost,
         unbound=None if lost is None else tuple(each for each in lost if missing.isdisjoint(each.ends)),
+        doubled=None if bindings is None else tuple(bindings.present(other_bindings(plan, applied))),
     )
 
 

@@ -15,7 +15,6 @@ from ..ladders import Ladder
 from ..topology.transition import Applied
 
 if TYPE_CHECKING:
-    from amqp import Channel
     from kombu import Connection
 
     from ..management.records import QueueDetail
@@ -64,8 +63,8 @@ def prune(
     record_queue = plan.record_queue()
     if apply.ready_counts(connection, [record_queue.name])[record_queue.name] is None:
         return report
-    with locked_record(connection, record_queue, lock_timeout, create=False) as (channel, record):
-        _Prune(connection, channel, plan, record, report, details).run(now)
+    with locked_record(connection, record_queue, lock_timeout, create=False) as (_, record):
+        _Prune(connection, plan, record, report, details).run(now)
     return report
 
 
@@ -77,13 +76,12 @@ class _Prune:
     def __init__(
         self,
         connection: Connection,
-        channel: Channel,
         plan: LadderPlan,
         record: Record,
         report: Pruned,
         details: Mapping[str, QueueDetail] | None,
     ) -> None:
-        self.connection, self.channel, self.plan, self.record, self.report = connection, channel, plan, record, report
+        self.connection, self.plan, self.record, self.report = connection, plan, record, report
         self.details = details
         self.applied = Applied.from_json(record.value)
 
@@ -137,9 +135,10 @@ class _Prune:
     def _prune(self, key: str, ladder: Ladder, queues: list[Queue]) -> None:
         # No binding leads to these exchanges. Without them no message enters a tier while its queue is deleted.
         for name in self._exchanges(key, ladder):
-            apply.delete_exchange(self.channel, name)
+            self.record.delete_exchange(name)
             self.report.deleted.append(name)
         for queue in queues:
+            self.record.check()
             if not apply.delete_unused(self.connection, queue):
                 self.report.kept[key] = f"{queue.name} is in use: messages were just parked, or are being inspected."
                 return
@@ -165,4 +164,4 @@ class _Prune:
         self.record.save(kept.to_json())
         highest = max(kept.highest_tier, *(len(ladder) for ladder in self.plan.ladders.values()))
         for tier_index in range(highest + 1, self.applied.highest_tier + 1):
-            apply.unbind(self.channel, self.plan.return_binding(tier_index))
+            self.record.unbind(self.plan.return_binding(tier_index))

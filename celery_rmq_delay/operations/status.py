@@ -86,6 +86,8 @@ class Status:
     """All origin queues, and what they share: exact delays, the exhausted queue and the event queue.
 
     ``exhausted`` counts the messages of that queue; None if it does not exist. ``events`` is None if they are off.
+    ``dead_letters`` counts by queue the messages that were due and that no other queue has taken, as last reported by
+    the management API; None if it was not asked.
     """
 
     queues: tuple[QueueStatus, ...]
@@ -93,18 +95,19 @@ class Status:
     exhausted: int | None
     exact: tuple[ExactStatus, ...] = ()
     events: EventStatus | None = None
+    dead_letters: Mapping[str, int] | None = None
 
     @property
     def native_retry(self) -> list[QueueStatus]:
         """The queues that hold their retries themselves."""
         return [queue for queue in self.queues if queue.retry == "native"]
 
-    def with_held(self, details: Mapping[str, QueueDetail]) -> Status:
-        """Return the status with the management API's facts about queues that hold their retries themselves."""
+    def with_details(self, details: Mapping[str, QueueDetail], dead_letters: Mapping[str, int]) -> Status:
+        """Return the status with the management API's facts: retries that queues hold themselves, and dead letters."""
         queues = (
             _with_held(queue, details.get(queue.queue)) if queue.retry == "native" else queue for queue in self.queues
         )
-        return replace(self, queues=tuple(queues))
+        return replace(self, queues=tuple(queues), dead_letters=dead_letters)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

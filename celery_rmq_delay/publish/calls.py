@@ -36,7 +36,9 @@ class SendTask:
     def __call__(
         self, name: str, args: Any = None, kwargs: Any = None, countdown: Any = None, eta: Any = None, **options: Any
     ) -> Any:
-        """Send the task. Raises `DelayError` for an invalid delay."""
+        """Send the task. Raises `DelayError` for an invalid delay, `SettingsError` for a task of another app."""
+        if is_retryable(task := self._task(name, options)):
+            self._delay.check_borrowed(task)
         retry = retry_of(options.get("task_id"))
         if retry is not None:  # its class may have replaced the producer, or added a delay
             given = {key: each for key, each in options.items() if key not in ("connection", "publisher")}

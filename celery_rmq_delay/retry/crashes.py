@@ -17,13 +17,24 @@ def was_interrupted(headers: Headers, *, redelivered: bool, quorum: bool, broker
     never rejected here, see `Capabilities.flags_returned`). Quorum queues of 4.0 and later flag every message that was
     rejected before; of these, the interrupted ones have a delivery count other than the number of rejections: on 4.0
     the interruption resets the count, on 4.3 it continues. So on 4.0 the first interruption after exactly one rejection
-    is not detected; the second is.
+    is not detected; the second is. See `timed_out` for those that 4.3 does not count.
     """
     if not redelivered:
         return False
     if quorum and broker.keeps_delivery_count:
-        return whole_number(headers.get("x-delivery-count")) != all_rejections(headers)
+        return timed_out(headers) or whole_number(headers.get("x-delivery-count")) != all_rejections(headers)
     return True
+
+
+def timed_out(headers: Headers) -> bool:
+    """Return whether a quorum queue of RabbitMQ 4.3 has taken a delivery back at its consumer time-out, or a ``nack``.
+
+    It counts the return in ``x-acquired-count``, which restarts whenever the message enters the queue, and not in
+    ``x-delivery-count``; after a retry both are equal. So the first time-out after exactly one rejection is not
+    detected; the second is.
+    """
+    acquired, delivered = headers.get("x-acquired-count"), headers.get("x-delivery-count")
+    return acquired is not None and whole_number(delivered) == all_rejections(headers) != whole_number(acquired)
 
 
 def crashes(headers: Headers) -> int:

@@ -14,7 +14,7 @@ from ..headers import Headers
 from ..ladders import Ladder
 from ..names import quarantine, tier_of
 from ..topology.native_retry import NativeRetry
-from .crashes import crashes, was_interrupted
+from .crashes import crashes, timed_out, was_interrupted
 from .delivery import Delivery, Parked, RetryPath, advances_by_itself
 
 
@@ -35,6 +35,8 @@ class Action(str, Enum):
     EXHAUSTED = "exhausted"
     #: Ack it.
     ACK = "ack"
+    #: Let its attempt, which runs or has ended in this worker, go on with it.
+    ADOPT = "adopted"
     #: Leave it to Celery, which rejects it, or to the broker, which delivers it again.
     LEAVE = "leave"
 
@@ -161,6 +163,12 @@ def arrive(
     )
 
 
+def forgive(arrival: Arrival, headers: Headers) -> Arrival:
+    """Return an arrival without a crash counted on it: Celery ended its attempt in a worker that lives."""
+    action = Action.QUARANTINE if arrival.action is Action.EXHAUSTED else arrival.action
+    return arrival._replace(action=action, crashes=crashes(headers))
+
+
 def _was_interrupted(headers: Headers, place: Place) -> bool:
     """Return whether a flagged delivery follows one that ended without an ack or a reject."""
     if place.native_retry:
@@ -176,7 +184,8 @@ def _on_arrival(
     if not place.is_applied:  # it has no quarantine queue, and may have no ladder
         return Action.RUN, crashed
     if interrupted and (place.is_quarantined or not place.has_single_consumer):
-        crashed += 1 if place.is_quarantined else 0  # the loss that quarantined it does not count
+        # The loss that quarantined it does not count, nor does a time-out: the worker lives.
+        crashed += 1 if place.is_quarantined and not timed_out(headers) else 0
         is_given_up = place.is_quarantined and crashed >= max(1, place.max_crashes)
         return (Action.EXHAUSTED if is_given_up else Action.QUARANTINE), crashed
     if keeps_eta:
@@ -251,8 +260,11 @@ def next_delay(
     return path, ladder.tier_after(retries)
 
 
-def end(how: End, attempt: Attempt | Parked, *, rejects: bool = True) -> Ending:
-    """Return what to do with a message. A `Parked` is the decision of `Task.retry`; ``rejects`` as in `Place`, now."""
+def end(how: End, attempt: Attempt | Parked, *, rejects: bool = True, is_adopted: bool = False) -> Ending:
+    """Return what to do with a message. A `Parked` is the decision of `Task.retry`; ``rejects`` as in `Place`, now.
+
+    ``is_adopted``: it was delivered again, maybe from another queue, since the attempt began.
+    """
     if how in _SETTLED:
         return _SETTLED[how]
     if isinstance(attempt, Parked):
@@ -262,6 +274,7 @@ def end(how: End, attempt: Attempt | Parked, *, rejects: bool = True) -> Ending:
     else:
         (path, tier_index), delay_ms = next_delay(attempt.delivery, attempt.ladder, attempt.retries), None
         path = RetryPath.COPY if path is RetryPath.PUBLISH else path  # the task can publish nothing anymore
-    if path is RetryPath.REJECT and not rejects:  # its queue was detached while the task ran
+    # Its queue was detached while the task ran, or it came from the quarantine queue.
+    if (path is RetryPath.REJECT and not rejects) or (is_adopted and path is not RetryPath.PUBLISH):
         path = RetryPath.COPY
     return Ending(Action.PARK, path, tier_index, delay_ms)

@@ -22,7 +22,7 @@ from ..app.inventory import origin_queues
 from ..app.state import AppState, state_of
 from ..durations import parse_ms
 from ..exceptions import NotFinishedError
-from ..worker.trace import lost
+from ..worker.trace import imported
 from .recorder import Recorder, Stories
 from .redirection import redirected, results_in_memory
 from .story import TaskStory
@@ -179,6 +179,11 @@ def _execute(request: Any, pool: BasePool) -> None:
 class _Pool(BasePool):
     """Runs a task in the calling thread. Exceptions that end the test (an interrupt, ``pytest.fail``) are raised."""
 
+    @property
+    def raises(self) -> tuple[Any, ...]:
+        """The classes of exceptions that the tracer is to raise."""
+        return KeyboardInterrupt, imported("_pytest.outcomes", "OutcomeException")
+
     def on_apply(
         self,
         target: Callable[..., Any],
@@ -186,17 +191,11 @@ class _Pool(BasePool):
         kwargs: Any,
         *,
         callback: Callable[[Any], None],
-        error_callback: Callable[[Any], None],
         accept_callback: Callable[[int, float], None],
         **_: Any,
     ) -> None:
         accept_callback(os.getpid(), time.monotonic())
-        try:
-            done = target(*args, **kwargs)
-        except SystemExit as end:
-            error_callback(lost(end))
-        else:
-            callback(done)
+        callback(target(*args, **kwargs))
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
         """Do nothing: no task runs when this can be called."""

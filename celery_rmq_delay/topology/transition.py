@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..amqp import apply
 from ..amqp.objects import Binding, Exchange, Objects, arguments
 from ..amqp.record import Record, locked_record
-from ..exceptions import TopologyError
+from ..exceptions import LockLostError, TopologyError
 from ..ladders import Ladder
 from .adoption import Adoption
 from .common import safety_net
@@ -28,7 +28,6 @@ from .ladder import LadderPlan
 from .replacing import ensure_quarantine
 
 if TYPE_CHECKING:
-    from amqp import Channel
     from kombu import Connection
 
 #: ``lost``: no record describes the ladders in force; never stored in a record.
@@ -109,8 +108,27 @@ def apply_plan(
     objects exist and this very plan is recorded as bound, bind only the origin queue and the exhausted queue again
     (RabbitMQ 4.3 needs 0.7 ms for every existing binding): other clients may have deleted and declared them, which
     removed their bindings. The other objects lose bindings only by manual changes. ``reset``: where the record is lost,
-    replace the ladders in force; raises `TopologyError` while the queue has consumers.
+    replace the ladders in force; raises `TopologyError` while the queue has consumers. Where the broker takes the lock
+    back in a change, the ladder of the next process stays in force, and `LockLostError` is raised.
     """
+    try:
+        return _apply(connection, plan, lock_timeout, quick=quick, reset=reset)
+    except LockLostError:
+        _restore(connection, plan, lock_timeout)
+        raise
+
+
+def _restore(connection: Connection, plan: LadderPlan, timeout: float) -> None:
+    """Undo a step that was taken when the lock was lost: restore what the record names, and nothing else."""
+    with locked_record(connection, plan.record_queue(), timeout) as (_, record):
+        found = recorded(connection, plan, record)
+        if found.phase == "settled":
+            objects = plan.objects(found.highest_tier).without([plan.quarantine_queue()])
+            record.declare(objects + Objects(bindings=tuple(_settled(plan, found))) + _marker(plan, found))
+            record.unbind(*other_bindings(plan, found))
+
+
+def _apply(connection: Connection, plan: LadderPlan, lock_timeout: float, *, quick: bool, reset: bool) -> bool:
     apply.ensure_queue(connection, plan.exhausted_queue())
     quarantine = plan.quarantine_queue()  # shared with workers of another prefix
     with locked_record(connection, plan.record_queue(), lock_timeout) as (channel, record):
@@ -127,10 +145,10 @@ def apply_plan(
             return False
         for unknown in plan.ladders.keys() - before.ladders.keys():
             # A ladder of a lost record may lead to another exhausted queue, too.
-            apply.delete_exchange(channel, plan.names.ladder(plan.queue, unknown))
+            record.delete_exchange(plan.names.ladder(plan.queue, unknown))
         complete = ensure_quarantine(connection, plan)
-        apply.declare(channel, objects.without([quarantine]))
-        transition = _Transition(channel, plan, record, before)
+        record.declare(objects.without([quarantine]))
+        transition = _Transition(plan, record, before)
         transition.run(complete=complete)
         return transition.applied.current != before.current or before.tasks != transition.applied.tasks
 
@@ -264,17 +282,34 @@ def _settled(plan: LadderPlan, applied: Applied) -> list[Binding]:
     ]
 
 
+def other_bindings(plan: LadderPlan, applied: Applied) -> list[Binding]:
+    """Return the bindings to the ladders of the record that it does not name: with one of them, messages are doubled.
+
+    None while a change of ladders is not finished.
+    """
+    if applied.current is None or applied.phase != "settled":
+        return []
+    tasks = {*plan.tasks, *applied.tasks}
+    possible = [
+        each
+        for ladder in applied.ladders
+        for each in (plan.from_active(ladder), plan.from_standby(ladder), *(plan.from_tasks(t, ladder) for t in tasks))
+    ]
+    settled = _settled(plan, applied)
+    return [each for each in possible if each not in settled]
+
+
 class _Transition:
     """The steps from the state in the record to the plan."""
 
-    def __init__(self, channel: Channel, plan: LadderPlan, record: Record, applied: Applied) -> None:
-        self.channel, self.plan, self.record, self.applied = channel, plan, record, applied
+    def __init__(self, plan: LadderPlan, record: Record, applied: Applied) -> None:
+        self.plan, self.record, self.applied = plan, record, applied
 
     def run(self, *, complete: bool) -> None:
         """Take all steps; the record gets ``bound`` only where all objects are ``complete``, too."""
         self._save(ladders={**self.applied.ladders, **self.plan.ladders})
         for marker in _marker(self.plan, self.applied).exchanges:
-            apply.delete_exchange(self.channel, marker.name)
+            self.record.delete_exchange(marker.name)
         self._route_reasons()
         self._leave_exhausted()
         if self.applied.phase != "settled":
@@ -284,9 +319,10 @@ class _Transition:
             self._finish()
         self._tasks()
         self._bind_again()
+        self._unbind_others()
         self._retire()
         self._save(exhausted=self.plan.exhausted)
-        apply.declare(self.channel, _marker(self.plan, self.applied))
+        self.record.declare(_marker(self.plan, self.applied))
         bound = _digest(self.plan, self.plan.objects(self.applied.highest_tier))
         self._save(bound=bound if complete else None)
 
@@ -300,7 +336,7 @@ class _Transition:
         shared = safety_net(there.names, old).bindings
         for binding in (each for bindings in (*ladders, *_reason_bindings(there), shared) for each in bindings):
             if binding.destination == old:
-                apply.unbind(self.channel, binding)
+                self.record.unbind(binding)
 
     def _save(self, **changes: Any) -> None:
         """Write the record if it changes, always before the step that it names."""
@@ -320,11 +356,11 @@ class _Transition:
         wanted, unwanted = _reason_bindings(self.plan)
         if self.applied.reason_routing != self.plan.reason_routing:
             self._save(bound=None)
-        apply.declare(self.channel, Objects(bindings=tuple(wanted)))
+        self.record.declare(Objects(bindings=tuple(wanted)))
         if self.applied.reason_routing != self.plan.reason_routing:
             # Bind before unbind: for a moment a message in a crash loop may be duplicated, but none is lost.
             for binding in unwanted:
-                apply.unbind(self.channel, binding)
+                self.record.unbind(binding)
             self._save(reason_routing=self.plan.reason_routing)
 
     def _start(self, target: str) -> None:
@@ -339,8 +375,8 @@ class _Transition:
         if self.applied.phase == "current":
             for ladder in self.applied.ladders:
                 if ladder != target:
-                    apply.unbind(self.channel, self.plan.from_active(ladder))
-            apply.bind(self.channel, self.plan.from_active(target))
+                    self.record.unbind(self.plan.from_active(ladder))
+            self.record.bind(self.plan.from_active(target))
             self._save(phase="standby")
         self._bind_standby(target)
         self._save(current=target, following=None, phase="settled")
@@ -348,8 +384,8 @@ class _Transition:
     def _bind_standby(self, target: str) -> None:
         for ladder in self.applied.ladders:
             if ladder != target:
-                apply.unbind(self.channel, self.plan.from_standby(ladder))
-        apply.bind(self.channel, self.plan.from_standby(target))
+                self.record.unbind(self.plan.from_standby(ladder))
+        self.record.bind(self.plan.from_standby(target))
 
     def _tasks(self) -> None:
         """Bind tasks to their own ladders; messages of an unbound task advance through the queue's ladder."""
@@ -361,15 +397,19 @@ class _Transition:
             self._save(tasks={**self.applied.tasks, task: list(dict.fromkeys([UNDER_WAY, *known, *wanted]))})
             for old in known:
                 if old not in (UNDER_WAY, *wanted):
-                    apply.unbind(self.channel, self.plan.from_tasks(task, old))
+                    self.record.unbind(self.plan.from_tasks(task, old))
             for new in wanted:
-                apply.bind(self.channel, self.plan.from_tasks(task, new))
+                self.record.bind(self.plan.from_tasks(task, new))
             self._save(tasks={**{name: ids for name, ids in self.applied.tasks.items() if name != task}, task: wanted})
         self._save(tasks={task: ids for task, ids in self.applied.tasks.items() if ids})
 
     def _bind_again(self) -> None:
         """Restore the bindings of the record, as an exchange may have been deleted with its bindings."""
-        apply.declare(self.channel, Objects(bindings=tuple(_settled(self.plan, self.applied))))
+        self.record.declare(Objects(bindings=tuple(_settled(self.plan, self.applied))))
+
+    def _unbind_others(self) -> None:
+        """Remove bindings to known ladders that the record does not name: of a process that had lost the lock."""
+        self.record.unbind(*other_bindings(self.plan, self.applied))
 
     def _retire(self) -> None:
         in_force, now = self.applied.in_force, time.time()

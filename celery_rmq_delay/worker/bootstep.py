@@ -7,10 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from amqp.exceptions import NotFound, RecoverableConnectionError
+from amqp.exceptions import ConsumerCancelled, NotFound, PreconditionFailed, RecoverableConnectionError
 from celery import bootsteps
 from celery.bootsteps import RUN  # type: ignore[attr-defined]  # its stubs lack it
 
+from ..amqp.apply import is_timed_out
 from ..amqp.frames import tolerant
 from ..app.state import AppState, state_of
 from ..exceptions import RmqDelayError, TransportError, UnknownVersionError
@@ -22,6 +23,12 @@ from .side import WorkerSide
 from .strategy import ATTRIBUTE
 
 logger = logging.getLogger(__name__)
+
+_TAKEN_BACK = (
+    "RabbitMQ has taken back the unacknowledged messages of this worker: %s. The worker reconnects. Tasks that run go "
+    "on, and their messages are not run again here. Set RabbitMQ's consumer_timeout (30 minutes by default) to more "
+    "than your longest task takes."
+)
 
 
 class LadderStep(bootsteps.StartStopStep):
@@ -45,6 +52,8 @@ class LadderStep(bootsteps.StartStopStep):
             guard(c, self._worker)
             c.perform_pending_operations = partial(_perform, c, c.perform_pending_operations)
             c.loop = partial(_loop, c.loop, self._worker)
+            restore = c._restore_prefetch_count_after_connection_restart
+            c._restore_prefetch_count_after_connection_restart = partial(self._worker.restore_prefetch, restore)
             c.cancel_task_queue = partial(self._worker.cancel_queue, c.cancel_task_queue)
         setattr(c, ATTRIBUTE, self._worker)
 
@@ -92,13 +101,21 @@ class LadderStep(bootsteps.StartStopStep):
 
 
 def _loop(loop: Callable[..., object], worker: WorkerSide, *args: Any) -> None:
-    """Run Celery's loop; if a quarantine queue was deleted, let Celery reconnect, which declares it again."""
+    """Run Celery's loop; where the broker has ended a channel or a consumer that a reconnect restores, reconnect."""
     try:
         loop(*args)
     except NotFound as error:
         if not worker.misses_quarantine(error):
             raise
         raise RecoverableConnectionError(f"A quarantine queue was deleted: {error}") from error
+    except PreconditionFailed as error:
+        if not is_timed_out(error):
+            raise
+        logger.warning(_TAKEN_BACK, error.reply_text)
+        raise RecoverableConnectionError(str(error.reply_text)) from error
+    except ConsumerCancelled as error:
+        logger.warning(_TAKEN_BACK, f"a consumer was cancelled, or its queue was deleted ({error})")
+        raise
 
 
 def _perform(c: Any, perform: Callable[[], None]) -> None:

@@ -30,7 +30,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "celery.worker.consumer.consumer:Consumer": (
         *("create_task_handler", "on_decode_error", "on_unknown_message", "on_unknown_task", "on_invalid_task"),
         *("add_task_queue", "cancel_task_queue", "call_soon", "conninfo", "hub", "pool", "task_consumer", "timer"),
-        *("loop", "perform_pending_operations", "qos"),
+        *("loop", "perform_pending_operations", "qos", "_restore_prefetch_count_after_connection_restart"),
         # The connection for Celery's own events.
         *("connection_for_write", "ensure_connected"),
     ),
@@ -64,10 +64,12 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "celery.concurrency.thread:TaskPool": ("executor",),
     "concurrent.futures.thread:ThreadPoolExecutor": ("_work_queue",),
     # Publishing of calls, retries and copies, with confirm.
-    "celery.app.base:Celery": ("_tasks", "send_task", "steps"),
+    "celery.app.base:Celery": ("_pending", "_tasks", "finalize", "send_task", "steps"),
+    "celery._state": ("_on_app_finalizers",),
     "celery.app.amqp:AMQP": ("Queues", "default_queue", "queues", "queues_cls", "router", "send_task_message"),
     "celery.app.amqp:Queues": ("_add", "consume_from"),
-    "celery.app.routes:Router": ("queues",),
+    "celery.app.routes": ("MapRoute",),
+    "celery.app.routes:Router": ("queues", "routes"),
     "celery.app.control:Inspect": ("_request",),
     "kombu:Connection": ("collect", "declared_entities", "info", "revive"),
     "amqp:Connection": ("bytes_recv", "frame_handler", "frame_writer", "on_blocked", "on_unblocked"),

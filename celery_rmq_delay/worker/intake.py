@@ -50,6 +50,8 @@ def guard(consumer: Any, worker: WorkerSide) -> None:
             except (UnreadableError, *_OF_DATA) as error:
                 if message.acknowledged or getattr(message, "rmq_delay_moves", False):
                     logger.error("A message was settled, but post-processing failed: %s", type_name(error))
+                elif getattr(message, "rmq_delay_has_started", False):  # on solo, where it has run here
+                    logger.error("A task has run, and its request failed: %s", type_name(error), exc_info=error)
                 else:
                     text = format_exception(error, error.__traceback__)
                     worker.on_decode_error(message, error, traceback=text)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import signals
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
 from celery.exceptions import Terminated as CeleryTerminated
 from celery.worker import request as stock
 from celery.worker import state
@@ -18,8 +18,9 @@ from .. import headers as h
 from ..events import schema as events
 from ..events.encode import Waits
 from ..retry.decision import Action, Attempt, End, Ending, end
-from ..retry.delivery import Delivery, Parked, RetryPath, delivery_of
+from ..retry.delivery import KEY, Delivery, Parked, RetryPath, delivery_of
 from ..signals import task_exhausted, task_parked, task_recovered
+from .attempts import Key, key_of
 from .side import WorkerSide
 from .trace import LeanExceptionInfo, call_on_retry, lost, store_retry
 
@@ -55,6 +56,12 @@ class RetryableRequest(stock.Request):
     _crashes = 0
     #: Whether Celery ends the attempt.
     _is_abandoned = False
+    #: Whether the attempt goes on with a message that was delivered again.
+    _is_adopted = False
+    #: Whether the broker has a copy of the message in its next queue.
+    _is_copied = False
+    #: Whether the event and the signal of the attempt's end were sent.
+    _has_emitted = _has_signalled = False
 
     def __init__(self, message: Message, **options: Any) -> None:
         super().__init__(message, **options)
@@ -63,6 +70,23 @@ class RetryableRequest(stock.Request):
         if self._delivery is not None and not self._delivery.tier_index and h.DUE in message.raw_headers:
             # For the task only: Celery, which might wait for the eta by its own clock, has already checked it.
             self._request_dict["eta"] = h.fulfilled_eta(message.raw_headers)
+
+    @property
+    def message(self) -> Message:
+        """The message of the attempt; another one once it has adopted that."""
+        found: Message = self._message
+        return found
+
+    @cached_property
+    def key(self) -> Key:
+        """What identifies the attempt among all deliveries."""
+        message = self._message
+        return key_of(self.id, self.name, self._retries, message.raw_headers, message.body)
+
+    @cached_property
+    def size(self) -> int:
+        """The bytes of the message's body."""
+        return len(self._message.body or b"")
 
     @property
     def _worker(self) -> WorkerSide:
@@ -79,13 +103,32 @@ class RetryableRequest(stock.Request):
         own: str = self._delivery.queue
         return (isinstance(self._retry, Parked) and self._retry.queue) or own
 
+    @property
+    def pool(self) -> Any:
+        """The pool that runs the task; None if its queue is excluded."""
+        return None if self._delivery is None else self._worker.consumer.pool
+
+    @property
+    def hard_time_limit(self) -> float | None:
+        """The seconds after which a pool without processes ends the task; None without a limit."""
+        limit: float | None = self.time_limits[0] or self.task.time_limit or getattr(self.pool, "timeout", None)
+        return limit
+
     # -- called by Celery ------------------------------------------------------------------------------------------
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Record that the task runs."""
-        if self._delivery is not None:
-            self._worker.started(self._message)
-        super().on_accepted(pid, time_accepted)
+        if self._delivery is None:
+            super().on_accepted(pid, time_accepted)
+            return
+        self._worker.started(self._message)
+        self._worker.attempts.begin(self)
+        try:
+            super().on_accepted(pid, time_accepted)
+        except Exception:  # a pool without processes would neither run nor settle the task
+            logger.exception(
+                "The start of the task %s[%s] was not reported", self.name, self.id, extra={"task_id": self.id}
+            )
 
     def on_retry(self, exc_info: Any) -> None:
         """Settle an attempt that is retried."""
@@ -112,10 +155,12 @@ class RetryableRequest(stock.Request):
         self._end, self._failure = self._how(exc), exc_info
         if self._end is End.ABANDONED:
             stock.task_ready(self)
+            self._worker.attempts.cancel(self)
             return
         if self._end is End.LOST and (ending := self._decide()).action is Action.PARK:
             self._retry_lost(exc, exc_info, ending)
             return
+        return_ok = return_ok and getattr(exc_info, "is_reported", True)
         if isinstance(exc, MemoryError):
             exc_info = LeanExceptionInfo(_OutOfMemory(*exc.args), None, exc_info.traceback)
         try:
@@ -147,12 +192,40 @@ class RetryableRequest(stock.Request):
         elif self._end is End.REQUEUED or (not requeue and self._end in (End.FAILED, End.LOST, End.CRASHED)):
             self._settle()
         else:
-            self._worker.started(self._message)
-            super().reject(requeue)
+            with self._worker.attempts.lock:
+                self._worker.attempts.end(self)
+                self._worker.started(self._message)
+                super().reject(requeue)
+                self._worker.attempts.settle(self)
+
+    def adopt(self, message: Message, ack: Any, reject: Any) -> None:
+        """Go on with a message that was delivered again while the attempt ran; if it has ended, settle the message."""
+        with self._worker.attempts.lock:
+            has_ended = self._worker.attempts.adopt(self)
+            logger.warning(
+                "The broker has delivered the message of the task %s[%s] again, which %s in this worker: it is not run "
+                "again",
+                self.name,
+                self.id,
+                "has ended" if has_ended else "still runs",
+                extra={"task_id": self.id},
+            )
+            self._message, self._on_ack, self._on_reject = message, ack, reject
+            self._delivery, self._is_adopted = message.headers[KEY], True
+            if not has_ended:
+                return
+            self.acknowledged = False
+            if self._is_copied:
+                super().acknowledge()
+            elif self._end is End.REJECTED:
+                self.reject(requeue=False)
+            else:
+                self._settle()
 
     def _announce_cancelled(self, *args: Any, **options: Any) -> None:
         if self._delivery is not None and not self.acknowledged:
             self._is_abandoned = True  # Celery before 5.7 records it only after it has waited for the result backend
+            self._worker.attempts.cancel(self)
             self._worker.abandon(self._message, self._retries)
         super()._announce_cancelled(*args, **options)
 
@@ -210,7 +283,8 @@ class RetryableRequest(stock.Request):
     def _decide(self) -> Ending:
         delivery, worker = self._delivery, self._worker
         attempt = self._retry if isinstance(self._retry, Parked) else self._attempt(worker.delay, delivery.queue)
-        return end(self._end, attempt, rejects=worker.dead_letters(delivery.queue))
+        rejects = worker.dead_letters(delivery.queue)
+        return end(self._end, attempt, rejects=rejects, is_adopted=self._is_adopted)
 
     def _attempt(self, delay: AppState, queue: str) -> Attempt:
         is_last = getattr(self._failure, "is_last", False)  # `Task.retry` has refused another retry
@@ -221,8 +295,13 @@ class RetryableRequest(stock.Request):
 
     def _settle(self) -> None:
         """Carry out the decision."""
-        ending = self._decide()
-        self._worker.started(self._message)
+        attempts = self._worker.attempts
+        with attempts.lock:
+            attempts.end(self)
+            self._worker.started(self._message)
+            self._carry_out(self._decide())
+
+    def _carry_out(self, ending: Ending) -> None:
         if ending.action is Action.PARK:
             retry: Any = self._retry
             self._park(retry.exc, retry.when, ending)
@@ -230,11 +309,12 @@ class RetryableRequest(stock.Request):
             self._move_to_exhausted(ending.reason)
         elif ending.action is Action.RETURN:
             self.acknowledged = True
-            self._worker.requeue(self._message, self._delivery, self._retries, self.name)
+            self._worker.requeue(self._message, self._delivery, self._retries, self.name, self._copied)
             self.send_event("task-rejected", requeue=True)
         elif ending.action is Action.ACK:
             self._emit_end(ending.reason)
             super().acknowledge()
+            self._worker.attempts.settle(self)
             if self._retries and ending.reason is None:
                 self._send(task_recovered)
 
@@ -246,17 +326,19 @@ class RetryableRequest(stock.Request):
         queue = None if self.retry_queue == delivery.queue else self.retry_queue
         waits = Waits(tier_index, delay_ms, in_delay_queue=path is not RetryPath.REQUEUE, queue=queue)
         kind = events.PARKED if path in (RetryPath.REJECT, RetryPath.REQUEUE) else events.FORWARDED
-        emit = partial(self._emit, kind, exc, self._failure.traceback, waits)
+        event = kind, exc, self._failure.traceback, waits
         if path is RetryPath.COPY:
-            self._worker.park(self._message, delivery, self.task, self._retries, tier_index, delay_ms, emit)
+            copied = partial(self._copied, *event)
+            self._worker.park(self._message, delivery, self.task, self._retries, tier_index, delay_ms, copied)
         else:
-            emit()
+            self._emit(*event)
             if path is RetryPath.REJECT:
                 self._on_reject(stock.logger, self._connection_errors, False)
             elif path is RetryPath.REQUEUE:
                 self._worker.requeue_for_native_retry(self._message, delivery)
             else:
                 self._on_ack(stock.logger, self._connection_errors)
+            self._worker.attempts.settle(self)
         if task_parked.receivers:
             known_ms = round(when * 1000) if isinstance(when, (int, float)) else None
             self._send(task_parked, exception=exc, delay_ms=known_ms, tier=tier_index if delay_ms is None else None)
@@ -275,7 +357,7 @@ class RetryableRequest(stock.Request):
             exception=exc,
             traceback=traceback,
             crashes=self._crashes,
-            before_ack=partial(self._emit, events.EXHAUSTED, exc, traceback, reason=reason, crashes=self._crashes),
+            before_ack=partial(self._copied, events.EXHAUSTED, exc, traceback, reason=reason, crashes=self._crashes),
             after_ack=partial(self._send, task_exhausted, exception=exc, reason=reason),
         )
 
@@ -300,6 +382,10 @@ class RetryableRequest(stock.Request):
         try:
             call_on_retry(self.task, exc, self._context, exc_info)
             signals.task_retry.send(sender=self.task, request=self._context, reason=retry, einfo=exc_info)
+        except (WorkerShutdown, WorkerTerminate):
+            raise
+        except BaseException:  # in the main process, which it would end
+            logger.exception("on_retry of %s[%s] raised", self.name, self.id, extra={"task_id": self.id})
         finally:
             self.task.request_stack.pop()
 
@@ -318,16 +404,25 @@ class RetryableRequest(stock.Request):
 
     # -- events and signals ------------------------------------------------------------------------------------------
 
+    def _copied(self, *event: Any, **more: Any) -> None:
+        """Send an event, if any: the broker has the copy of the message, which is acked next."""
+        self._is_copied = True
+        if event:
+            self._emit(*event, **more)
+        self._worker.attempts.settle(self)
+
     def _emit(self, kind: str, *facts: Any, **more: Any) -> None:
-        """Send an event if events are on."""
-        if (reporter := self._worker.reporter) is not None:
+        """Send an event, once, if events are on."""
+        if (reporter := self._worker.reporter) is not None and not self._has_emitted:
+            self._has_emitted = True
             reporter.emit(kind, self, *facts, **more)
 
     def _emit_end(self, reason: str | None) -> None:
         """Send the event of a task that has ended, or count its first success; ``reason`` if it is discarded."""
         reporter = self._worker.reporter
-        if reporter is None:
+        if reporter is None or self._has_emitted:
             return
+        self._has_emitted = True
         first = not self._retries and not h.generation(self._message.raw_headers)
         if reason is not None:
             if not first:
@@ -338,6 +433,9 @@ class RetryableRequest(stock.Request):
             reporter.emit(events.RECOVERED, self)
 
     def _send(self, signal: Any, **more: Any) -> None:
+        if self._has_signalled:
+            return
+        self._has_signalled = True
         signal.send(sender=self.task, request=self, queue=self._delivery.queue, attempt=self._retries, **more)
 
 

@@ -26,6 +26,7 @@ from ..names import quarantine
 from ..redaction import shortened
 from ..retry.delivery import Delivery, RetryPath
 from ..topology.native_retry import NativeRetry
+from .attempts import Attempts
 from .confirming import ConfirmingConnection
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Settling:
         self._waiting: dict[int, Message] = {}
         #: By destination: when its waiting messages are logged again, in seconds of the monotonic clock, and pauses.
         self._logged: dict[str, tuple[float, Backoff]] = {}
+        self.attempts = Attempts(_is_lost)
         #: The minimum number of messages that were delivered on the channel of the origin queues.
         self.delivered = 0
         self._publisher: ConfirmingConnection | None = None
@@ -107,6 +109,22 @@ class Settling:
         Without a hub, `call_soon` waits for the loop's next turn, two seconds, so each thread acts itself.
         """
         return os.getpid() == self._pid and (self.consumer.hub is None or threading.get_ident() == self._thread)
+
+    def _act_in_loop(self, act: Callable[[], object]) -> None:
+        if self._in_loop():
+            act()
+        else:
+            self.consumer.call_soon(act)
+
+    def restore_prefetch(self, restore: Callable[..., object], *args: Any) -> None:
+        """Let Celery restore the prefetch count in the loop: it would do so where a message is acked, in any thread.
+
+        It waits for a reply, and two threads, or greenlets, that read one connection may both miss it.
+        """
+        if threading.get_ident() == self._thread:
+            restore(*args)
+        else:
+            self.consumer.call_soon(partial(restore, *args))
 
     def disconnect(self) -> None:
         """Return the remaining messages, and wait for outstanding confirms as long as operations do.
@@ -291,10 +309,7 @@ class Settling:
             else:
                 message.reject_log_error(logger, self.consumer.connection_errors, requeue=True)
 
-        if self._in_loop():
-            settle()
-        else:
-            self.consumer.call_soon(settle)
+        self._act_in_loop(settle)
 
     def _copy_to(
         self,
@@ -303,9 +318,11 @@ class Settling:
         retries: int,
         more: dict[str, Any],
         again: Callable[[], object] | None = None,
+        before_ack: Callable[[], object] = _nothing,
     ) -> None:
         """Move a message to the end of a queue: a copy with ``more`` headers, published with confirm, then acked."""
-        self.publish(message, copy_of(message, self._forwarded(message, retries, more)), Route("", queue), again=again)
+        copy = copy_of(message, self._forwarded(message, retries, more))
+        self.publish(message, copy, Route("", queue), again=again, before_ack=before_ack)
 
     def _forwarded(self, message: Message, retries: int, more: dict[str, Any]) -> dict[str, Any]:
         raw, info = message.raw_headers, message.delivery_info
@@ -366,10 +383,7 @@ class Settling:
                 declares = self._topology.frame if is_exact and self.delay.settings.apply_on_start else None
                 publisher.publish(copy, route, settle, declares=declares)
 
-        if self._in_loop():
-            act()
-        else:  # the loop may have reconnected before it calls this
-            self.consumer.call_soon(act)
+        self._act_in_loop(act)  # which may have reconnected before it calls this
 
     def _log_waiting(self, where: str, error: PublishError) -> None:
         """Log messages that wait for a destination: one line for all of them and all attempts, with back-off."""

@@ -30,16 +30,18 @@ from ..exceptions import (
     LockTimeoutError,
     OutcomeUnknownError,
     RmqDelayError,
+    SettingsError,
     TopologyError,
 )
 from ..names import quarantine
-from ..retry.decision import Action, Arrival, Place, arrive
+from ..retry.decision import Action, Arrival, Place, arrive, forgive
 from ..retry.delivery import KEY, Delivery
 from ..settings.events import check_hook
 from ..topology.exact.loop import Loop
 from ..topology.native_retry import refusal
 from ..topology.transition import apply_plan
 from .applying import Applying, Step, ladder_in_force
+from .attempts import Key, key_of
 from .loop import Releaser
 from .quarantine import TAG as QUARANTINE_TAG
 from .quarantine import Quarantine
@@ -105,6 +107,7 @@ class WorkerSide(Settling):
     def connect(self) -> None:
         """Apply the ladders of the consumed queues and start to consume quarantined tasks. Blocks."""
         connection = self.consumer.connection
+        self.attempts.connect()
         self._broker = capabilities(connection)
         publisher = self.open(connection)
         handle = self.consumer.create_task_handler()
@@ -365,6 +368,7 @@ class WorkerSide(Settling):
 
     def started(self, message: Message) -> None:
         """Record that the task of a message runs, or that the message is settled without running it."""
+        message.rmq_delay_has_started = True
         self._to_return.pop(id(message), None)
 
     def abandon(self, message: Message, retries: int) -> None:
@@ -394,18 +398,22 @@ class WorkerSide(Settling):
             queue, is_quarantined = self._queue_of(message.delivery_info["consumer_tag"])
             self._copy_to(quarantine(queue) if is_quarantined else queue, message, retries, {})
 
-    def requeue(self, message: Message, delivery: Delivery, retries: int, task: str) -> None:
+    def requeue(
+        self, message: Message, delivery: Delivery, retries: int, task: str, before_ack: Callable[[], object]
+    ) -> None:
         """Move a message that its task rejects with ``requeue=True`` to the end of its origin queue.
 
         As a copy: requeued, it would look like a message of a worker that died.
         """
         times = h.whole_number(message.raw_headers.get(h.REQUEUED)) + 1
         self.requeues.add(delivery.queue, task, times)
-        self._copy_back(message, delivery.queue, retries, times)
+        self._copy_back(message, delivery.queue, retries, times, before_ack)
 
-    def _copy_back(self, message: Message, queue: str, retries: int, times: int) -> None:
-        again = partial(self._copy_back, message, queue, retries, times)
-        self._copy_to(queue, message, retries, {h.REQUEUED: times, h.CRASHES: None}, again)
+    def _copy_back(
+        self, message: Message, queue: str, retries: int, times: int, before_ack: Callable[[], object]
+    ) -> None:
+        again = partial(self._copy_back, message, queue, retries, times, before_ack)
+        self._copy_to(queue, message, retries, {h.REQUEUED: times, h.CRASHES: None}, again, before_ack)
 
     def lose(self) -> None:
         """Leave unsettled messages to the broker: the consumer's connection is lost, and its copies with it."""
@@ -454,6 +462,8 @@ class WorkerSide(Settling):
             has_room=not place.is_quarantined or self._quarantine_now.have_room,
             priority=h.whole_number(message.properties.get("priority")),
         )
+        key = key_of(raw.get("id", (body or {}).get("id")), task.name, found.retries, raw, message.body)
+        found = self._of_this_worker(message, key, found, came_before=info["redelivered"] or place.is_quarantined)
         self.delivered = max(self.delivered, message.delivery_tag)  # quarantined tasks have a separate channel
         message.rmq_delay = self
         message.raw_headers = raw
@@ -480,6 +490,17 @@ class WorkerSide(Settling):
             if place.is_quarantined:
                 self._quarantine_now.note_begun()
         return found
+
+    def _of_this_worker(self, message: Message, key: Key, found: Arrival, *, came_before: bool) -> Arrival:
+        """Return what to do with a message that may have been delivered before, for an attempt of this worker."""
+        if not came_before:
+            if found.action is Action.RUN:
+                self.attempts.meet(key)
+            return found
+        if attempt := self.attempts.of(key):
+            message.rmq_delay_attempt = attempt
+            return found._replace(action=Action.ADOPT)
+        return forgive(found, message.headers) if self.attempts.was_cancelled(key) else found
 
     def hold(self, message: Message, receive: Callable[[Message], object]) -> bool:
         """Hold a delivery while a quarantined task waits for the pool; return whether it is held."""
@@ -523,6 +544,10 @@ class WorkerSide(Settling):
         settings = delay.settings.for_queue(queue)
         if settings is None:
             return None
+        try:
+            delay.check_borrowed(task)
+        except SettingsError as error:
+            logger.error("%s It was declared by another app, and is run here as far as possible.", error)
         is_quorum = delay.is_quorum(queue)
         place = Place(
             queue,

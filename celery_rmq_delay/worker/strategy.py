@@ -36,6 +36,8 @@ def strategy(task: Task[Any, Any], app: Celery, consumer: Any) -> Callable[..., 
         found = worker.receive(message, body, task)
         if found is None or found.action is Action.RUN:
             return handle(message, body, ack, reject, callbacks, **options)
+        if found.action is Action.ADOPT:
+            message.rmq_delay_attempt.adopt(message, ack, reject)
         if found.action is Action.EXHAUSTED:
             request_class(
                 message,

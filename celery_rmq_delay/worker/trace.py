@@ -1,4 +1,4 @@
-"""A lean record of a failed attempt.
+"""How an attempt is traced: a tracer that never raises, and a lean record of a failed attempt.
 
 Celery's record (`billiard.einfo.ExceptionInfo`) copies the code positions of every frame: 42 KB pickled, 1.3 ms to
 create, and child processes that grow with each failure. The lean record has the parts that the parent process, the
@@ -12,8 +12,8 @@ import inspect
 import logging
 import socket
 import sys
-from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,10 @@ from billiard.einfo import ExceptionInfo, Traceback
 from billiard.exceptions import WorkerLostError
 from celery import signals, states
 from celery.app import trace
-from celery.exceptions import Retry, WorkerShutdown, WorkerTerminate
+from celery.exceptions import Reject, Retry, WorkerShutdown, WorkerTerminate
 from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
+from celery.worker import state
+from kombu.utils.encoding import safe_repr
 
 from .hooks import missing
 from .tracebacks import format_exception
@@ -38,7 +40,11 @@ Tracer = Callable[..., Any]
 
 
 class LeanExceptionInfo(ExceptionInfo):
-    """An `ExceptionInfo` that is pickled as exception and text, with a flag for the last retry."""
+    """An `ExceptionInfo` that is pickled as exception and text.
+
+    ``is_last``: `Task.retry` has refused another retry. ``is_reported``: the failure is stored, and its hooks were
+    called.
+    """
 
     def __init__(
         self,
@@ -47,13 +53,14 @@ class LeanExceptionInfo(ExceptionInfo):
         text: str,
         internal: bool = False,
         is_last: bool = False,
+        is_reported: bool = True,
     ) -> None:
         kind: Any = type(exception)  # for mypy no exception class is hashable
         self.type = _pickleable_type(kind)
         self.exception = exception
         self.traceback = text
         self.internal = internal
-        self.is_last = is_last
+        self.is_last, self.is_reported = is_last, is_reported
         self._tb = tb
 
     @property
@@ -71,13 +78,15 @@ class LeanExceptionInfo(ExceptionInfo):
         self._tb = None
 
     def __reduce__(self) -> Any:
-        return LeanExceptionInfo, (self.exception, None, self.traceback, self.internal, self.is_last)
+        rest = (self.internal, self.is_last, self.is_reported)
+        return LeanExceptionInfo, (self.exception, None, self.traceback, *rest)
 
 
 def lost(exc: BaseException) -> LeanExceptionInfo:
-    """Return the record of an attempt whose task has left its process: a lost worker."""
-    error = WorkerLostError(f"Worker exited prematurely: {exc!r}.")
-    return LeanExceptionInfo(error, None, f"WorkerLostError: {error}")
+    """Return the record of an attempt that was left by an exception which is no `Exception`: a lost worker."""
+    error = WorkerLostError(f"Worker exited prematurely: {safe_repr(exc)}.")
+    text = format_exception(exc, exc.__traceback__) if exc.__traceback__ is not None else ""
+    return LeanExceptionInfo(error, None, f"{text}WorkerLostError: {error}")
 
 
 @lru_cache(maxsize=256)
@@ -120,10 +129,12 @@ class LeanInfo(trace.TraceInfo):
         text = format_exception(exc, exc.__traceback__)
         einfo = LeanExceptionInfo(exc, exc.__traceback__, text, is_last=bool(req.get("rmq_delay_used_up")))
         try:
-            task.backend.mark_as_failure(
-                req.id, exc, einfo.traceback, request=req, store_result=store_errors, call_errbacks=call_errbacks
-            )
-            task.on_failure(exc, req.id, req.args, req.kwargs, einfo)
+            with _only_logged("Storing FAILURE, or calling the errbacks,", task, req):
+                task.backend.mark_as_failure(
+                    req.id, exc, einfo.traceback, request=req, store_result=store_errors, call_errbacks=call_errbacks
+                )
+            with _only_logged("on_failure", task, req):
+                task.on_failure(exc, req.id, req.args, req.kwargs, einfo)
             signals.task_failure.send(
                 sender=task,
                 task_id=req.id,
@@ -140,31 +151,36 @@ class LeanInfo(trace.TraceInfo):
         return einfo
 
 
-def call_on_retry(task: Task[Any, Any], exc: Any, request: Any, einfo: ExceptionInfo) -> None:
-    """Call the task's hook. Log its exception and continue with the retry, which stock Celery has published by then."""
-    try:
-        task.on_retry(exc, request.id, request.args, request.kwargs, einfo)
-    except MemoryError:
-        raise
-    except Exception:
-        logger.exception("on_retry of %s[%s] raised; the task is retried anyway", task.name, request.id)
+@contextmanager
+def _only_logged(what: str, task: Task[Any, Any], request: Any) -> Iterator[None]:
+    """Log an exception of a hook, an errback or the result backend: it is not the outcome of the attempt.
 
-
-def store_retry(task: Task[Any, Any], request: Any, exc: Any, traceback: str | None) -> None:
-    """Store the state RETRY. If the result backend is not available, log that and continue with the retry.
-
-    Celery would treat a raised error as the outcome of the attempt, and the task would be given up.
+    Celery would treat it as the outcome: a retry would be given up, and the tracer would raise.
     """
     try:
-        task.backend.mark_as_retry(request.id, exc, traceback, request=request)
+        yield
     except MemoryError:
         raise
     except Exception:
         logger.exception(
-            "The state RETRY of %s could not be stored; the task is retried anyway",
+            "%s of %s[%s] raised; the message is settled anyway",
+            what,
+            task.name,
             request.id,
             extra={"task_id": request.id},
         )
+
+
+def call_on_retry(task: Task[Any, Any], exc: Any, request: Any, einfo: ExceptionInfo) -> None:
+    """Call the task's hook ``on_retry``."""
+    with _only_logged("on_retry", task, request):
+        task.on_retry(exc, request.id, request.args, request.kwargs, einfo)
+
+
+def store_retry(task: Task[Any, Any], request: Any, exc: Any, traceback: str | None) -> None:
+    """Store the state RETRY, if the result backend is available."""
+    with _only_logged("Storing RETRY", task, request):
+        task.backend.mark_as_retry(request.id, exc, traceback, request=request)
 
 
 def _forget_frames(*exceptions: BaseException | None) -> None:
@@ -179,11 +195,12 @@ def _forget_frames(*exceptions: BaseException | None) -> None:
             current = current.__cause__ or current.__context__
 
 
-def _parting(tracer: Tracer) -> Tracer:
-    """Return a tracer that removes an exception's traceback once hooks and signals have run.
+def _settled(tracer: Tracer, task: Task[Any, Any]) -> Tracer:
+    """Return a tracer that never raises, so that each attempt is settled on each pool; and that releases frames.
 
-    A task that exits (``sys.exit()``) without a separate process ends with `WorkerLostError`, as one with a process
-    does; and so does a task that raises `asyncio.CancelledError`, which is not an `Exception`.
+    A pool without processes does not settle what a tracer raises (celery.concurrency.base.apply_target). An exception
+    that is no `Exception`, such as `SystemExit` or a leaked ``gevent.Timeout``, counts as a lost worker. Those by which
+    Celery or the pool ends the task are raised: see `_is_of_the_pool`.
     """
 
     @wraps(tracer)
@@ -191,19 +208,59 @@ def _parting(tracer: Tracer) -> Tracer:
         is_eager = (request or {}).get("is_eager")
         try:
             traced = tracer(uuid, args, kwargs, request)
-        except (SystemExit, CancelledError) as left:
-            has_own_process = current_process().daemon and isinstance(left, SystemExit)
-            if is_eager or has_own_process or isinstance(left, (WorkerShutdown, WorkerTerminate)):
+        except BaseException as left:
+            einfo = None if is_eager else _of_tracer(left, task, uuid)
+            if einfo is None:
                 raise
-            einfo = lost(left)
-            return trace.trace_ok_t(einfo, LeanInfo(states.FAILURE, einfo.exception), 0.0, None)
+            traced = trace.trace_ok_t(einfo, LeanInfo(states.FAILURE, einfo.exception), 0.0, None)
         info = traced[1]
         if info is not None and not is_eager:  # a direct caller needs the traceback
-            raised = info.retval
-            _forget_frames(raised, getattr(raised, "exc", None), traced[0].exception)
+            with suppress(BaseException):  # an attribute of the exception may raise anything
+                _forget_frames(info.retval, getattr(info.retval, "exc", None), traced[0].exception)
         return traced
 
     return trace_task
+
+
+def _of_tracer(left: BaseException, task: Task[Any, Any], task_id: str) -> LeanExceptionInfo | None:
+    """Log an exception that a tracer has raised, and return its record, not reported yet; None to raise it."""
+    try:
+        if _is_of_the_pool(left, task_id):
+            return None
+        if not isinstance(left, (Reject, MemoryError)):
+            text = "Task %s[%s] was left by %s"
+            logger.exception(text, task.name, task_id, safe_repr(left), extra={"task_id": task_id})
+        if not isinstance(left, Exception):
+            return lost(left)
+        text = format_exception(left, left.__traceback__)
+        return LeanExceptionInfo(get_pickleable_exception(left), None, text, is_reported=False)
+    except BaseException:  # noqa: BLE001 - whatever it raises where it is inspected
+        error = WorkerLostError(f"Worker exited prematurely: {type(left).__name__}, which cannot be inspected.")
+        return LeanExceptionInfo(error, None, f"WorkerLostError: {error}")
+
+
+def _is_of_the_pool(left: BaseException, task_id: str) -> bool:
+    """Return whether an exception ends a worker, or is how its pool ends a task."""
+    if isinstance(left, Exception):
+        return False
+    if isinstance(left, (WorkerShutdown, WorkerTerminate)):
+        return True
+    if current_process().daemon:  # prefork's process exits
+        return isinstance(left, SystemExit)
+    request = state.requests.get(task_id)
+    pool = getattr(request, "pool", None)
+    if isinstance(left, getattr(pool, "raises", ())):
+        return True
+    if isinstance(left, imported("greenlet", "GreenletExit")):
+        return request is None  # Celery has removed a request that it terminates
+    # Celery's has the limit of the task; one of the task itself with the same limit would begin later.
+    limit = getattr(request, "hard_time_limit", None)
+    return isinstance(left, imported("gevent", "Timeout")) and limit is not None and left.seconds == limit
+
+
+def imported(module: str, name: str) -> Any:
+    """Return a class for ``isinstance``; where its module is not imported, an empty tuple."""
+    return getattr(sys.modules.get(module), name, ())
 
 
 class LeanTrace:
@@ -220,16 +277,15 @@ class LeanTrace:
     def __set__(self, task: Task[Any, Any], tracer: Tracer | None) -> None:
         if tracer is not None and not missing():
             known = _closure(tracer)
-            tracer = _parting(
-                trace.build_tracer(
-                    task.name,
-                    task,
-                    loader=task.app.loader,
-                    hostname=known.get("hostname") or socket.gethostname(),
-                    app=task.app,
-                    Info=LeanInfo,
-                )
+            built = trace.build_tracer(
+                task.name,
+                task,
+                loader=task.app.loader,
+                hostname=known.get("hostname") or socket.gethostname(),
+                app=task.app,
+                Info=LeanInfo,
             )
+            tracer = _settled(built, task)
         vars(task)[self._KEY] = tracer
 
 

@@ -40,6 +40,25 @@ def test_inspect_sees_no_scheduled_tasks_and_no_reserved_ones_while_tasks_are_pa
     wait_for(lambda: lab.parked() == 20, "all of them in their delay queue")
 
 
+def test_a_router_that_reads_the_arguments_routes_calls_and_their_retries(make_lab: Callable[..., Lab]) -> None:
+    router = f"{make_app.__module__}.by_first_argument"
+    own_tiers = {"fails": {"tiers": ["200ms", "200ms"], "max_retries": 2}}
+    lab = make_lab(conf={"task_routes": [router], "task_annotations": own_tiers})
+    lab.worker("prefork", 1, "--queues", "shop-2")
+
+    result = lab.task("fails").delay(2)
+    assert result.get(timeout=SECONDS) == 2
+    assert [attempt["queue"] for attempt in lab.attempts(result.id)] == ["shop-2"] * 3
+
+
+def test_a_worker_starts_beside_a_route_to_a_queue_that_may_not_be_created(make_lab: Callable[..., Lab]) -> None:
+    routes = {"healthy": {"queue": "nowhere"}}
+    lab = make_lab(conf={"task_routes": routes, "task_create_missing_queues": False, "task_queues": {"shop": {}}})
+    lab.worker("prefork", 1)
+
+    assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1
+
+
 def test_cancelling_a_queue_cancels_its_quarantined_tasks_until_it_is_consumed_again(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:

@@ -13,8 +13,8 @@ import amqp
 import pytest
 from celery import Celery
 
+from celery_rmq_delay import RetryableTask, install
 from celery_rmq_delay import headers as h
-from celery_rmq_delay import install
 from celery_rmq_delay.amqp.apply import drift, ready_counts
 from celery_rmq_delay.testing.servers.ports import free_port
 from tests.support.brokers.lab import HOUR, Lab
@@ -69,8 +69,23 @@ def test_a_plan_without_the_management_api_warns_that_bindings_are_not_compared(
     planned = run(app, "plan", "--management-url", address)
     assert "nothing to do" in planned.stdout
     assert planned.stderr.startswith(f"Bindings are not compared: No management API at {address}")
-    assert run(app, "plan", "--no-management").stderr == ""
+    assert "Bindings" not in run(app, "plan", "--no-management").stderr
     assert data(app, "plan", "--no-management")[0]["unbound"] is None
+
+
+def test_plan_and_doctor_name_the_tasks_that_may_outlive_the_time_out(classic_lab: Lab) -> None:
+    app, _ = opened(classic_lab)
+    for name, limit in (("short", 600), ("long", 3600)):
+
+        @app.task(name=name, base=RetryableTask, shared=False, time_limit=limit)
+        def task() -> None: ...
+
+    run(app, "apply")
+    planned = run(app, "plan", "--no-management")
+    assert "Note: These tasks have no time_limit below 30 minutes: long, shop.charge." in planned.stderr
+    (finding,) = [each for each in data(app, "doctor", "--no-management") if each["code"] == "consumer-timeout"]
+    assert finding["severity"] == "note"
+    assert "set consumer_timeout in rabbitmq.conf" in finding["fix"]
 
 
 def test_a_changed_ladder_is_planned_as_a_change(lab: Lab) -> None:
@@ -102,7 +117,7 @@ def test_the_state_is_a_table_with_the_parked_messages(lab: Lab) -> None:
     app, plan = opened(lab)
     park(lab, plan, "a", "b")
     wait_parked(lab, app, 2)
-    lines = run(app, "status").output.splitlines()
+    lines = run(app, "status", "--no-management").output.splitlines()
     assert lines[0].split() == ["QUEUE", "READY", "QUARANTINE", "TIER", "DELAY", "PARKED", "NEXT", "DUE"]
     assert lines[1].split()[:6] == [plan.queue, "0", "0", "1", "1h", "2"]
     assert lines[-2:] == [
@@ -115,7 +130,11 @@ def test_the_doctor_ends_with_1_only_when_an_operator_has_to_act(classic_lab: La
     app, plan = opened(classic_lab)
     run(app, "apply")
     classic_lab.publish(plan.exhausted)
-    wait_for(lambda: data(app, "doctor", "--no-management")[-1]["code"] == "exhausted", "the note")
+
+    def codes() -> set[str]:
+        return {each["code"] for each in data(app, "doctor", "--no-management")}
+
+    wait_for(lambda: codes() - {"broker-version"} == {"exhausted", "consumer-timeout"}, "the notes")
     classic_lab.channel.exchange_delete(plan.names.returns)
     text = run(app, "doctor", "--no-management", code=1).output
     assert text.startswith(f"error: {plan.queue}: ")

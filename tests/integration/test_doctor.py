@@ -12,6 +12,7 @@ import pytest
 from celery import Celery
 
 from celery_rmq_delay import RmqDelayError, install
+from celery_rmq_delay.amqp.apply import bind
 from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.amqp.record import locked_record
 from celery_rmq_delay.ladders import Ladder
@@ -338,3 +339,23 @@ def test_a_native_queue_that_no_worker_would_start_with_is_an_error(lab: Lab) ->
     assert finding is not None
     assert "needs" in finding.found
     assert '"retry": "ladder"' in finding.fix
+
+
+@pytest.mark.brokers
+def test_a_binding_to_a_ladder_that_is_not_in_force_is_found_and_removed(
+    managed: PrivateBroker, managed_lab: Lab
+) -> None:
+    lab = managed_lab
+    _, old = opened(lab, tiers=["3h"])
+    app, plan = opened(lab)
+    extra = plan.from_active(old.ladder.id)
+    bind(lab.channel, extra)
+    url = str(managed.management_url)
+
+    finding = found(app, url)["doubled"]
+    assert finding.found == f"1 bindings lead to ladders that are not in force, so retries run twice: {extra.text}."
+    assert f"  - binding {extra.text}" in run(app, "plan", "--management-url", url, code=2).stdout
+    run(app, "apply")
+    assert found(app, url) == {}
+    park(lab, plan, "a")
+    assert wait_for(lambda: lab.counts(old, plan), "the parked message") == {plan.delay_queue(1, HOUR).name: 1}

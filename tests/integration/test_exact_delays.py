@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from amqp.exceptions import NotFound
 from celery import Celery
-from kombu import Connection
+from kombu import Connection, Queue
 
 from celery_rmq_delay import RetryableTask, install
 from celery_rmq_delay.amqp.apply import ready_counts
@@ -46,6 +46,7 @@ pytestmark = pytest.mark.brokers
 
 MakeApp = Callable[..., Celery]
 UNIT = 0.1
+FULL = {"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish"}
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def make_app(lab: Lab) -> Iterator[MakeApp]:
         exchanges: list[str] = []
         for topology in state_of(app).exact.topologies:
             route = topology.route(1, queue_of(app))
-            lab.forget(*(queue.name for queue in (*topology.frame().queues, *route.leased)))
+            lab.forget(*(queue.name for queue in (*topology.frame().queues, *route.objects.queues, *route.leased)))
             exchanges.extend(each.name for each in (*topology.frame().exchanges, *route.objects.exchanges))
         lab.forget(queue_of(app), exchanges=exchanges)
         apps.append(app)
@@ -509,3 +510,18 @@ def test_an_eta_is_the_same_as_its_countdown(lab: Lab, make_app: MakeApp) -> Non
     assert datetime.now(timezone.utc) >= eta
     app.tasks["shop.charge"].apply_async(eta=eta)  # past by now
     assert not held(lab.get(queue_of(app), ack=True))
+
+
+@pytest.mark.parametrize("queue_type", ["quorum"])
+def test_a_full_queue_does_not_hold_up_calls_to_another_one(lab: Lab, make_app: MakeApp) -> None:
+    app = make_app()
+    (levels,) = state_of(app).exact.topologies
+    full = Queue(lab.queue(f"{queue_of(app)}.full", **FULL), queue_arguments=FULL)
+    app.amqp.queues.add(full)
+    lab.forget(*(each.name for each in levels.arrival(full.name).queues))
+    for _ in range(40):  # more than the 32 dead letters that RabbitMQ sends before one was taken
+        app.tasks["shop.charge"].apply_async(countdown=UNIT, queue=full.name)
+
+    task_id = call(app, 3 * UNIT)
+
+    assert lab.get(queue_of(app), ack=True).headers["id"] == task_id

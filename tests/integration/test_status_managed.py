@@ -10,11 +10,13 @@ import pytest
 
 from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.amqp.objects import Objects
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.exceptions import PublishError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.management.client import Management
 from celery_rmq_delay.management.records import QueueDetail
 from celery_rmq_delay.operations import deletion
+from celery_rmq_delay.operations.doctor.examination import examine
 from celery_rmq_delay.operations.prune import prune
 from celery_rmq_delay.operations.status import QueueStatus, read_status
 from celery_rmq_delay.testing import PrivateBroker
@@ -43,7 +45,7 @@ def test_messages_held_by_a_native_queue_are_counted_by_the_management_api_and_k
 
     def look() -> QueueStatus | None:
         with Management.of(lab.connection, managed.management_url) as management:
-            (found,) = read_status(app, lab.connection).with_held(management.queues()).native_retry
+            (found,) = read_status(app, lab.connection).with_details(management.queues(), {}).native_retry
         return found if found.held else None
 
     found: QueueStatus = wait_for(look, "the statistics")
@@ -81,6 +83,26 @@ def test_a_delay_queue_that_keeps_a_retry_for_a_full_queue_is_not_pruned(
     kept = prune(lab.connection, new, details(), now=True).kept
     assert kept == {old.ladder.id: f"Messages that were due wait for a target queue, in {name} (1)."}
     assert "only the management API reports" in prune(lab.connection, new, None, now=True).kept[old.ladder.id]
+
+
+@pytest.mark.parametrize("queue_type", ["quorum"])
+def test_due_calls_to_a_full_queue_are_reported(managed: PrivateBroker, managed_lab: Lab) -> None:
+    lab, options = managed_lab, ("--management-url", str(managed.management_url))
+    app = shop(lab, exact_unit=0.1, exact_queue_type="quorum", exact_levels=2)
+    queue = app.conf.task_default_queue
+    app.amqp.queues[queue].queue_arguments.update({"x-max-length": 1, "x-overflow": "reject-publish"})
+    run(app, "apply")
+    (levels,) = state_of(app).exact.topologies
+    lab.forget(*(each.name for each in (*levels.frame().queues, *levels.arrival(queue).queues)))
+    for _ in range(10):
+        app.tasks["shop.charge"].apply_async(countdown=0.1)
+
+    text = f"{levels.due(queue)} holds back"
+    wait_for(lambda: text in run(app, "status", *options).output, "the statistics")
+    found = {each.code: each for each in examine(app, management_url=managed.management_url)}
+
+    assert (found["dead-letters-waiting"].subject, found["overflow"].severity) == (queue, "warning")
+    assert f"If {queue} is full, drain it" in found["dead-letters-waiting"].fix
 
 
 def test_a_queue_is_not_deleted_under_a_task_of_a_worker_that_stops(

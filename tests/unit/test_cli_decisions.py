@@ -78,19 +78,20 @@ def test_a_negative_limit_is_none_from_4_0_on_and_zero_before(
 
 
 @corpus(
-    "queue_type, arguments, policy, problem",
+    "queue_type, arguments, policy, severities",
     [
-        ("classic", {}, {"max-length": 5, "overflow": "reject-publish"}, True),
-        ("classic", {"x-max-length-bytes": 5}, {"overflow": "reject-publish-dlx"}, True),
-        ("classic", {"x-max-length": 5}, {"overflow": "drop-head"}, False),
-        ("classic", {"x-overflow": "reject-publish"}, {}, False),
-        ("quorum", {"x-overflow": "reject-publish"}, {"max-length": 5}, False),
+        ("classic", {}, {"max-length": 5, "overflow": "reject-publish"}, ["error"]),
+        ("classic", {"x-max-length-bytes": 5}, {"overflow": "reject-publish-dlx"}, ["error"]),
+        ("classic", {"x-max-length": 5}, {"overflow": "drop-head"}, []),
+        ("classic", {"x-overflow": "reject-publish"}, {}, []),
+        ("quorum", {"x-overflow": "reject-publish"}, {"max-length": 5}, ["warning"]),
+        ("quorum", {"x-overflow": "reject-publish"}, {}, []),
     ],
 )
-def test_a_full_queue_that_refuses_is_a_problem_where_its_delay_queues_are_classic(
-    queue_type: QueueType, arguments: dict[str, object], policy: dict[str, object], problem: bool
+def test_a_full_queue_that_refuses_loses_messages_or_lets_them_wait(
+    queue_type: QueueType, arguments: dict[str, object], policy: dict[str, object], severities: list[str]
 ) -> None:
-    assert [each.code for each in overflow_findings(plan(queue_type), arguments, policy)] == ["overflow"] * problem
+    assert [each.severity for each in overflow_findings(plan(queue_type), arguments, policy)] == severities
 
 
 def test_an_exhausted_queue_of_another_app_with_the_same_prefix_is_named() -> None:

@@ -45,6 +45,11 @@ def test_a_message_never_delivered_before_was_not_interrupted(broker: Capabiliti
         (V43, True, rejected(2), True),
         (V43, True, rejected(0), False),
         (V43, True, rejected(2, "junk"), True),
+        # RabbitMQ 4.3 counts a time-out as acquired only.
+        (V43, True, rejected(0) | {"x-acquired-count": 1}, True),
+        (V43, True, rejected(2, 2) | {"x-acquired-count": 1}, True),
+        (V43, True, rejected(2, 2) | {"x-acquired-count": 2}, False),
+        (V43, True, rejected(1, 1) | {"x-acquired-count": 2}, True),
     ],
 )
 def test_interruptions_are_distinguished_from_retries(
@@ -98,3 +103,12 @@ def test_a_message_that_was_only_prefetched_is_quarantined_and_never_given_up(kn
 def test_a_message_that_was_not_interrupted_runs(known: int, is_quarantined: bool) -> None:
     found = arrival({CRASHES: known}, interrupted=False, is_quarantined=is_quarantined, max_crashes=0)
     assert (found.action, found.crashes) == (Action.RUN, known)
+
+
+@corpus(
+    "headers, counted", [({}, 1), ({"x-delivery-count": 1, "x-acquired-count": 1}, 1), ({"x-acquired-count": 1}, 0)]
+)
+def test_a_time_out_of_a_quarantined_task_is_no_crash(headers: dict[str, Any], counted: int) -> None:
+    place = Place("q", is_quarantined=True, counts=True, broker=V43)
+    found = arrive(headers, place, Ladder((1000,)), known=0, routing_key="q.quarantine", redelivered=True)
+    assert (found.action, found.crashes) == (Action.QUARANTINE, counted)

@@ -258,11 +258,8 @@ def test_every_option_of_the_commands_is_documented_and_no_other() -> None:
 
 def test_the_findings_of_doctor_are_documented() -> None:
     operations = ROOT / "celery_rmq_delay/operations"
-    source = "".join(
-        path.read_text()
-        for path in (*operations.glob("doctor/*.py"), operations / "exact_delays.py", operations / "event_queue.py")
-    )
-    codes = set(re.findall(r'Finding\(\s*"([\w-]+)", (?:"(?:error|warning|note)"|severity)', source))
+    source = "".join(path.read_text() for path in operations.rglob("*.py"))
+    codes = set(re.findall(r'Finding\(\s*"([\w-]+)",\s+(?:"(?:error|warning|note)"|severity)', source))
     text = (ROOT / "docs/reference/cli.md").read_text().split("## What `doctor` finds")[1].split("\n## ")[0]
     rows = [row for row in text.splitlines() if row.startswith("| `")]
     assert {code for row in rows for code in re.findall(r"`([\w-]+)`", row.split(" | ")[0])} == codes
@@ -391,6 +388,8 @@ def test_the_objects_of_exact_delays_are_documented() -> None:
         route = registry.make(name, exact_options(1000)).route(1000, "Q")
         objects = (*route.objects.exchanges, *route.objects.queues, *route.leased)
         actual |= {re.sub(r"hold\.1s\.Q$", "hold.<delay>.<queue>", each.name) for each in objects}
+    quorum = registry.make("levels", dataclasses.replace(exact_options(1000), queue_type="quorum"))
+    actual |= {each.name.removesuffix("Q") + "<queue>" for each in quorum.arrival("Q").queues}
     assert documented == {re.sub(r"(classic)\.\d+$", r"\1.<n>", name) for name in actual}
 
 

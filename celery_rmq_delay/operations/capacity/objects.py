@@ -66,8 +66,8 @@ def levels_counts(levels: int, unit_ms: int, queue_type: QueueType, origins: int
         return Counts(0, 0, 0)
     options = Options(Names("rmq_delay"), "rmq_delay.exhausted", queue_type, unit_ms, levels)
     topology = Levels(options)
-    arrivals = tuple(topology.binding(f"queue-{number}") for number in range(origins))
-    found = Counts.of(topology.frame() + Objects(bindings=arrivals))
+    ways = sum((topology.arrival(f"queue-{number}") for number in range(origins)), Objects())
+    found = Counts.of(topology.frame() + ways)
     shared = Counts.of(safety_net(options.names, options.exhausted))
     return Counts(found.queues, found.exchanges - shared.exchanges, found.bindings - shared.bindings)
 

@@ -24,10 +24,12 @@ from ...topology.native_retry import refusal
 from ...topology.transition import lost_record
 from ...worker.requeues import COMMAND as REQUEUES
 from .. import celery_native_delay
+from ..dead_letters import dead_letter_findings
 from ..event_queue import event_findings
 from ..exact_delays import exact_findings
 from ..findings import APPLY, REDECLARE, Finding, Severity
 from ..pending import Pending, ladder_change, pending
+from ..time_outs import time_out_findings
 from .adopted import adoption_findings, dlx_missing
 from .policies import key_findings, policy_findings
 
@@ -96,13 +98,15 @@ def _examine(
         yield from _queue_findings(connection, delay, plan, broker, details, policies, bindings)
     if bindings is not None:
         yield from shared_prefix_findings(delay, bindings)
+    yield from dead_letter_findings(delay, details, {*only})
     if details:
         managed = _managed_queues(connection, delay, found_plans)
         yield from policy_findings(managed, details, policies, connection, delay)
-    yield from exact_findings(connection, delay)
+    yield from exact_findings(connection, delay, [plan.queue for plan in found_plans])
     yield from event_findings(connection, delay)
     yield from _exhausted(connection, delay)
     yield from _celery_native(connection, delay)
+    yield from time_out_findings(delay)
     if any(consumer_count(connection, plan.queue) for plan in found_plans):
         yield from _requeues(connection, delay)
 
@@ -124,7 +128,8 @@ def _managed_queues(connection: Connection, delay: AppState, found: Iterable[Lad
         queues.append(events_queue(delay))
     for plan in found:
         tiers = [queue for _, _, queue in plan.delay_queues(_ladders(plan, applied(connection, plan)))]
-        queues += [plan.record_queue(), plan.quarantine_queue(), plan.exhausted_queue(), *tiers]
+        ways = [queue for topology in delay.exact.topologies for queue in topology.arrival(plan.queue).queues]
+        queues += [plan.record_queue(), plan.quarantine_queue(), plan.exhausted_queue(), *tiers, *ways]
     return list({queue.name: queue for queue in queues}.values())
 
 
@@ -164,19 +169,6 @@ def _queue_findings(
     yield from limit_findings(plan, broker, _limit(arguments, definition, broker))
     yield from overflow_findings(plan, arguments, definition)
     yield from key_findings(plan.queue, details.get(plan.queue))
-    own = [
-        plan.queue,
-        quarantine(plan.queue),
-        *(queue.name for _, _, queue in plan.delay_queues(_ladders(plan, state))),
-    ]
-    for name in own:
-        waiting = details[name].dead_letters_waiting if name in details else 0
-        if waiting:
-            found = f"{waiting} dead letters wait in {name} because no queue has taken them."
-            hint = (
-                "Check again in a minute; if they stay, run `celery -A proj rmq-delay apply`, or empty a full target."
-            )
-            yield Finding("dead-letters-waiting", "warning", plan.queue, found, hint)
     if state.retired:
         found = f"{len(state.retired)} ladders are out of use and not yet removed."
         yield Finding("retired", "note", plan.queue, found, "Run `celery -A proj rmq-delay prune`.")
@@ -233,6 +225,8 @@ def _drift(waiting: Pending, plan: LadderPlan) -> Iterator[Finding]:
         yield Finding("missing", "error", plan.queue, waiting.missing, APPLY)
     if waiting.unbound:
         yield Finding("unbound", "error", plan.queue, waiting.lost_bindings, APPLY)
+    if waiting.doubled:
+        yield Finding("doubled", "error", plan.queue, waiting.extra_bindings, APPLY)
     if waiting.lost:
         yield Finding("record", "error", plan.queue, *lost_record(plan))
     if waiting.ladder:
@@ -264,13 +258,18 @@ def _limit(arguments: Mapping[str, Any], definition: Mapping[str, Any], broker: 
 def overflow_findings(
     plan: LadderPlan, arguments: Mapping[str, Any], definition: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    """Report a full origin queue that would refuse due retries: a classic delay queue does not keep them."""
+    """Report an origin queue that refuses due retries while it is full: a classic delay queue does not keep them."""
     overflow = str(arguments.get("x-overflow") or definition.get("overflow"))
     limits = [key for key in ("max-length", "max-length-bytes") if f"x-{key}" in arguments or key in definition]
-    if plan.queue_type == "classic" and limits and overflow.startswith("reject-publish"):
-        found = f"It has {' and '.join(limits)} with {overflow}: retries that are due while it is full are lost."
+    if not limits or not overflow.startswith("reject-publish"):
+        return
+    found = f"It has {' and '.join(limits)} with {overflow}: retries and exact delays that are due while it is full"
+    if plan.queue_type == "classic":
         hint = "Make it a quorum queue, whose delay queues keep them, or remove the limit and limit its publishers."
-        yield Finding("overflow", "error", plan.queue, found, hint)
+        yield Finding("overflow", "error", plan.queue, f"{found} are lost.", hint)
+    else:
+        hint = "Remove the limit and limit its publishers, or keep it below the limit."
+        yield Finding("overflow", "warning", plan.queue, f"{found} wait, and return minutes after it has room.", hint)
 
 
 def limit_findings(plan: LadderPlan, broker: Capabilities, limit: int | None) -> Iterator[Finding]:

@@ -11,7 +11,6 @@ from ...amqp.apply import ready_counts
 from ...amqp.capabilities import capabilities
 from ...app.inventory import applied, plans
 from ...durations import parse_ms
-from ...management.policies import DLX
 from ...names import moving, parse_delay_queue, quarantine
 from ...settings.exact import MOST_LEVELS
 from ...topology.exact.base import Options, Topology
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from ...topology.ladder import LadderPlan
     from ...topology.transition import Applied
 
-_EXACT = re.compile(r"(levels|loop)\.([0-9a-z.]+)\.(classic|quorum)\.[a-z0-9]+")
+_EXACT = re.compile(r"(levels|loop)\.([0-9a-z.]+)\.(classic|quorum)\.(?:due(\..+)|[a-z0-9]+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -49,12 +48,7 @@ class Listing:
     def ours(self, prefix: str) -> Iterator[tuple[Kind, str]]:
         """Return (kind, name) of every object of this package with a prefix."""
         start = f"{prefix}."
-        for name, detail in self.queues.items():
-            tier = parse_delay_queue(name)
-            origin = name.removesuffix(".quarantine")
-            is_quarantine = origin != name and detail.arguments.get(f"x-{DLX}") == f"{start}{origin}.dlx"
-            if name.startswith(start) or (tier and tier.prefix == prefix) or is_quarantine:
-                yield "queue", name
+        yield from (("queue", name) for name, detail in self.queues.items() if detail.belongs_to(prefix))
         yield from (("exchange", name) for name in self.exchanges if name.startswith(start))
         yield from (("policy", each.name) for each in self.policies if each.name.startswith(start))
 
@@ -129,15 +123,23 @@ def _origin(connection: Connection, plan: LadderPlan, listing: Listing | None) -
 
 @dataclass(frozen=True)
 class Exact:
-    """The exact delays of all units and types that are known, and the queues of `hold` (None: not listed)."""
+    """The exact delays of all units and types that are known.
+
+    ``dues``: the due queues of quorum levels. ``hold``: the queues of `hold` (None: not listed).
+    """
 
     options: tuple[Options, ...]
+    dues: tuple[str, ...]
     hold: tuple[str, ...] | None
 
     @property
     def levels(self) -> list[Levels]:
         """Each `levels` that may exist."""
         return [Levels(each) for each in self.options]
+
+    def dues_of(self, queue: str) -> list[str]:
+        """Return the due queues of one queue that may exist."""
+        return [due for each in self.levels if (due := each.due(queue))]
 
     @property
     def loops(self) -> list[Loop]:
@@ -151,23 +153,28 @@ class Exact:
         for frame in (each.frame() for each in topologies):
             yield from (("queue", each.name) for each in frame.queues)
             yield from (("exchange", each.name) for each in frame.exchanges)
-        yield from (("queue", name) for name in self.hold or ())
+        yield from (("queue", name) for name in (*self.dues, *(self.hold or ())))
         yield "exchange", names.returns
 
 
 def exact(delay: AppState, listing: Listing | None) -> Exact:
     """Return the exact delays of the settings, and those of the list."""
     base = replace(delay.exact.options, levels=MOST_LEVELS)
+    managed = [name for name in delay.app.amqp.queues if delay.settings.for_queue(name) is not None]
+    dues = {due for name in managed if (due := Levels(base).due(name))}
     if listing is None:
-        return Exact((base,), None)
+        return Exact((base,), tuple(sorted(dues)), None)
     found, start = {(base.unit_ms, base.queue_type): base}, f"{delay.settings.prefix}."
     for name in (*listing.queues, *listing.exchanges):
         match = _EXACT.fullmatch(name.removeprefix(start)) if name.startswith(start) else None
         if match is not None:
             unit_ms, kind = parse_ms(match[2], name), match[3]
             found[unit_ms, kind] = replace(base, unit_ms=unit_ms, queue_type=kind)  # type: ignore[arg-type,index]
+            target = listing.queues[name].target if match[4] and name in listing.queues else None
+            if target is not None and delay.settings.for_queue(target) is not None:
+                dues.add(name)
     hold = tuple(sorted(name for name in listing.queues if name.startswith(f"{start}hold.")))
-    return Exact(tuple(found.values()), hold)
+    return Exact(tuple(found.values()), tuple(sorted(dues)), hold)
 
 
 def existing(connection: Connection, queues: list[str]) -> dict[str, int]:

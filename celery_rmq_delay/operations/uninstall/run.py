@@ -79,7 +79,17 @@ class _Uninstall:
             queues = [each.plan.queue for each in self.origins]
             shared = Shared(self.delay, self.broker, self.exact, queues)
             shared.remove(ladders_gone=all(gone), staying=ladders.staying)
+        elif self.request.delete_origin:
+            self._remove_ways()
         self._verify()
+
+    def _remove_ways(self) -> None:
+        """Delete the due queues of the origin queues that are gone."""
+        there = existing(self.connection, [each.plan.queue for each in self.origins])
+        for each in self.origins:
+            dues = [] if each.plan.queue in there else self.exact.dues_of(each.plan.queue)
+            for name in dues if self.broker.empty(dues) else ():
+                self.broker.delete_queue(name)
 
     def _check_workers(self) -> None:
         """Refuse while a worker of this package consumes."""
@@ -150,7 +160,7 @@ class _Uninstall:
 
     def _settle(self) -> None:
         """Wait until dead letters in transit have arrived, and the management API reports those that have not."""
-        named = [name for each in self._sources() for name in each.queues if is_quorum(name)]
+        named = [*self.exact.dues, *(name for each in self._sources() for name in each.queues if is_quorum(name))]
         if self.request.delete_origin:
             named += [each.plan.queue for each in self.origins]
         if not self.request.dry_run and existing(self.connection, named):

@@ -47,11 +47,12 @@ class Shared:
         returning: dict[str, list[str]] = {
             each.delivery: [each.binding(name).key for name in self.queues] for each in levels
         }
-        if held:
+        arrived = held and len(levels) == len(self.exact.levels) and self._queues(*self.exact.dues)
+        if arrived:
             returning[arrivals(self.names)] = self.queues
         if ladders_gone:
             returning[self.names.returns] = []
-        everything = loops and held and ladders_gone and len(levels) == len(self.exact.levels)
+        everything = loops and arrived and ladders_gone
         net = undeliverable(self.names)
         if self._returning(returning) and everything:
             self.broker.unbind(self.settings.exhausted_queue, net, "")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...amqp.objects import Objects, Queue, arguments
 from ...amqp.route import Route
 from ...durations import MAX_TTL_MS, format_ms
-from ...names import MAX_NAME_BYTES, digest
+from ...names import limited
 from .base import Options, arrival, arrival_frame, arrivals, due_headers, units
 
 if TYPE_CHECKING:
@@ -73,10 +73,7 @@ class Hold:
 
     def queue(self, delay_ms: int, queue: str) -> str:
         """Return the name of the queue that holds messages of ``queue`` for ``delay_ms``."""
-        name = f"{self._options.names.prefix}.hold.{format_ms(delay_ms)}."
-        if len(f"{name}{queue}".encode()) <= MAX_NAME_BYTES:
-            return f"{name}{queue}"
-        return f"{name}{digest(queue)}"
+        return limited(f"{self._options.names.prefix}.hold.{format_ms(delay_ms)}.", queue)
 
     def holding(self) -> tuple[str, ...]:
         """Return nothing: queues are created and deleted with their delays."""

@@ -7,6 +7,12 @@ The routing key is ``<queue>.<bit 0>.<bit 1>...`` up to the highest bit that is 
 lowest bit comes first, so that a level's binding does not depend on the number of levels, and a short delay has a short
 key. The queue's name is one escaped word of the key, so that no key is the suffix of another. The idea of binary levels
 is from NServiceBus (its delay infrastructure for RabbitMQ has 28 levels).
+
+A quorum queue that dead-letters at least once waits for the confirms of 32 messages, wherever they go. So quorum levels
+deliver to a due queue of each destination, without a limit of its length, and only this one waits if the destination is
+full:
+
+    deliver --> due queue (TTL: 0) --> arrive --> its queue
 """
 
 from __future__ import annotations
@@ -18,9 +24,9 @@ from urllib.parse import quote
 from ...amqp.objects import Binding, Exchange, Objects, Queue, arguments
 from ...amqp.route import Route
 from ...durations import MAX_TTL_MS, format_ms
-from ...names import MAX_NAME_BYTES, digest
+from ...names import MAX_NAME_BYTES, digest, limited
 from ..common import managed_queue_arguments, safe_dead_lettering, safety_net, undeliverable
-from .base import Options, due_headers, mark, units
+from .base import Options, arrival, arrivals, due_headers, mark, units
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -67,8 +73,22 @@ class Levels:
         return found + mark(self.mark, self.holding())
 
     def arrival(self, queue: str) -> Objects:
-        """Return the exchange after the lowest level, and its binding of ``queue``."""
-        return self._delivery() + Objects(bindings=(self.binding(queue),))
+        """Return the exchange after the lowest level, and the way from there to ``queue``."""
+        delivery = Objects(bindings=(self.binding(queue),))
+        if (due := self.due(queue)) is None:
+            return self._delivery() + delivery
+        declared = {
+            **self._declared,
+            "x-message-ttl": 0,
+            "x-dead-letter-exchange": arrivals(self._options.names),
+            "x-dead-letter-routing-key": queue,
+        }
+        waits = Objects(queues=(Queue(due, arguments(declared)),))
+        return self._delivery() + arrival(self._options, queue) + waits + delivery
+
+    def due(self, queue: str) -> str | None:
+        """Return the due queue of ``queue``, in which messages wait while that is full; None for classic levels."""
+        return limited(f"{self._base}.due.", queue) if self._options.queue_type == "quorum" else None
 
     def route(self, delay_ms: int, queue: str) -> Route:
         """Return the route through the levels, from the highest bit that is set."""
@@ -89,8 +109,13 @@ class Levels:
         return self._routes[queue]
 
     def binding(self, queue: str) -> Binding:
-        """Return the binding that routes messages to ``queue``."""
-        return Binding(self.delivery, queue, key=f"{word(queue)}.#")
+        """Return the binding that routes messages from the lowest level to ``queue``, or to its due queue."""
+        return Binding(self.delivery, self.due(queue) or queue, key=f"{word(queue)}.#")
+
+    @property
+    def _declared(self) -> dict[str, object]:
+        kind = self._options.queue_type
+        return {**dict(managed_queue_arguments(kind)), **safe_dead_lettering(kind)}
 
     def holding(self) -> tuple[str, ...]:
         """Return the levels' queues, the shortest first."""
@@ -107,8 +132,7 @@ class Levels:
         name = self.level(number)
         below = self.level(number - 1) if number else self.delivery
         declared = {
-            **dict(managed_queue_arguments(self._options.queue_type)),
-            **safe_dead_lettering(self._options.queue_type),
+            **self._declared,
             "x-message-ttl": self.unit_ms * 2**number,
             "x-dead-letter-exchange": below,
         }

@@ -25,7 +25,7 @@ def held(message: amqp.Message) -> float:
 
 def ttl(queue: str) -> float:
     """Return the seconds for which a delay queue holds each message; 0 for another queue."""
-    if not (found := _DELAY_QUEUE.search(queue)):
+    if ".quorum.due." in queue or not (found := _DELAY_QUEUE.search(queue)):
         return 0.0
     duration, level = found.groups()
     return parse_ms(duration, "a delay") / 1000 * 2 ** int(level or 0)

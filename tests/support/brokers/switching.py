@@ -55,24 +55,38 @@ MOVING_STEPS = (
 
 
 @contextmanager
-def crash_at(step: int, monkeypatch: pytest.MonkeyPatch, *more: Any) -> Iterator[list[str]]:
-    """Cut the connection instead of taking the given step (1 is the first); the steps taken are listed."""
-    taken: list[str] = []
+def interrupted_at(
+    step: int, interrupt: Callable[[amqp.Channel], object], monkeypatch: pytest.MonkeyPatch, *more: Any
+) -> Iterator[list[str]]:
+    """Call ``interrupt`` before the given step (1 is the first); the steps taken are listed.
 
-    def cut_before(name: str, original: Callable[..., Any], channel_of: Callable[..., amqp.Channel]) -> Any:
-        def cut(*args: Any, **kwargs: Any) -> Any:
-            taken.append(name)
-            if len(taken) == step:
-                channel_of(*args).connection.transport.sock.close()
-                raise CrashError(f"before step {step}, {name}")
+    Steps of the interrupt itself do not count.
+    """
+    taken: list[str] = []
+    is_interrupted = False
+
+    def counted(name: str, original: Callable[..., Any], channel_of: Callable[..., amqp.Channel]) -> Any:
+        def take(*args: Any, **kwargs: Any) -> Any:
+            nonlocal is_interrupted
+            if not is_interrupted:
+                taken.append(name)
+                if len(taken) == step:
+                    is_interrupted = True
+                    interrupt(channel_of(*args))
+                    is_interrupted = False
             return original(*args, **kwargs)
 
-        return cut
+        return take
 
     with monkeypatch.context() as patch:
         for owner, name, channel_of in (*STEPS, *more):
-            patch.setattr(owner, name, cut_before(name, getattr(owner, name), channel_of))
+            patch.setattr(owner, name, counted(name, getattr(owner, name), channel_of))
         yield taken
+
+
+def _crash(channel: amqp.Channel) -> None:
+    channel.connection.transport.sock.close()
+    raise CrashError
 
 
 def crashed_apply(
@@ -81,7 +95,7 @@ def crashed_apply(
     """Apply ``plan`` up to the given step; return whether it was cut off there."""
     connection = kombu.Connection(lab.url)
     try:
-        with crash_at(step, monkeypatch, *more):
+        with interrupted_at(step, _crash, monkeypatch, *more):
             apply_plan(connection, plan, reset=reset)
     except (CrashError, OSError):
         return True

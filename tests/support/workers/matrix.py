@@ -9,11 +9,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, NamedTuple
 
 import celery
+from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_rmq_delay.ladders import Ladder
@@ -52,6 +54,8 @@ class Outcome:
     revoked: Literal["never", "before it is sent", "while it runs"] = "never"
     #: Whether a worker runs it at all.
     runs: bool = True
+    #: Whether its result backend stores anything.
+    stores: bool = True
     #: Whether an attempt may run twice: a pool gives a job to another process if the first is lost so soon that the
     #: pool has not read yet that it had begun.
     repeats: bool = False
@@ -113,6 +117,53 @@ def sleep(_task: Any, _run: int) -> None:
     time.sleep(600)
 
 
+def leak_a_timeout(task: Any, _run: int) -> str:
+    import gevent  # this process does not need it
+
+    if task.request.retries == 0:
+        with gevent.Timeout(0.05):
+            gevent.sleep(60)
+    return "done"
+
+
+def overrun_late(task: Any, _run: int) -> str:
+    """Let a timeout of its own pass, and then overrun the hard time limit."""
+    import gevent
+
+    with suppress(gevent.Timeout), gevent.Timeout(0.05):
+        gevent.sleep(60)
+    return overrun(task, _run)
+
+
+def end_itself(task: Any, _run: int) -> str:
+    import gevent
+
+    if task.request.retries == 0:
+        gevent.kill(gevent.getcurrent())
+        gevent.sleep(60)
+    return "done"
+
+
+def broken_hook(_task: Any, *_: Any) -> None:
+    raise RuntimeError("the hook is broken")
+
+
+def panicking_hook(_task: Any, *_: Any) -> None:
+    raise Panic("an extension panics in a hook")
+
+
+def take_nothing() -> None:
+    pass
+
+
+class AwayBackend(DisabledBackend):
+    """A result backend that is away at the end of a task."""
+
+    def store_result(self, task_id: Any, result: Any, state: Any, *_: Any, **__: Any) -> None:
+        if state in ("SUCCESS", "FAILURE"):
+            raise ConnectionError(f"The result backend is away: {state} of {task_id}")
+
+
 def leave(task: Any, _run: int) -> str:
     if task.request.retries == 0:
         sys.exit(3)
@@ -124,6 +175,24 @@ def kill_child(task: Any, _run: int) -> str:
         os.kill(os.getpid(), signal.SIGKILL)
     return "done"
 
+
+class Panic(BaseException):
+    """What an extension in another language may raise."""
+
+
+class Sealed(BaseException):
+    """An exception that cannot be inspected."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise GeneratorExit(name)
+
+    def __repr__(self) -> str:
+        raise GeneratorExit("repr")
+
+
+#: The name of an errback that takes no argument.
+ERRBACK = "matrix: an errback without arguments"
+AWAY = AwayBackend(celery.Celery("away", set_as_current=False))
 
 OUTCOMES = {
     "succeeds": Outcome(lambda _task, _run: "done", always(End.SUCCEEDED), {}),
@@ -149,10 +218,33 @@ OUTCOMES = {
     "has expired": Outcome(
         fail, always(End.EXPIRED), {}, call={"expires": datetime.now(timezone.utc) - timedelta(days=1)}, runs=False
     ),
+    "runs out of memory for good": Outcome(
+        raising(lambda: MemoryError("no more")), always(End.FAILED), {"autoretry_for": ()}
+    ),
     "is cancelled": Outcome(raising(asyncio.CancelledError), first(End.LOST), {}),
+    "is interrupted": Outcome(raising(KeyboardInterrupt), first(End.LOST), {}),
+    "panics": Outcome(raising(lambda: Panic("an extension panics")), first(End.LOST), {}),
+    "raises what cannot be inspected": Outcome(raising(Sealed), first(End.LOST), {}),
+    "has an on_retry that panics": Outcome(fail_once, first(End.LOST), {"on_retry": panicking_hook}),
+    "panics always": Outcome(raising(GeneratorExit, once=False), always(End.LOST), {}),
+    "leaks a timeout": Outcome(leak_a_timeout, first(End.LOST), {}, ("gevent",)),
+    "leaks a timeout within a limit": Outcome(leak_a_timeout, first(End.LOST), {"time_limit": 30}, ("gevent",)),
+    "ends its greenlet": Outcome(end_itself, first(End.LOST), {}, ("gevent",)),
+    "has a broken on_failure": Outcome(fail, always(End.RETRIED), {"on_failure": broken_hook}),
+    "has a broken on_retry": Outcome(fail_once, first(End.RETRIED), {"on_retry": broken_hook}),
+    "has an impossible errback": Outcome(
+        fail, always(End.RETRIED), {}, call={"link_error": celery.signature(ERRBACK, args=("too", "many"))}
+    ),
+    "succeeds without a backend": Outcome(
+        lambda _task, _run: "done", always(End.FAILED), {"backend": AWAY, "ignore_result": False}, stores=False
+    ),
+    "fails without a backend": Outcome(
+        fail, always(End.RETRIED), {"backend": AWAY, "ignore_result": False}, stores=False
+    ),
     "leaves": Outcome(leave, first(End.LOST), {}, repeats=True),
     "overruns softly": Outcome(overrun, first(End.RETRIED), {"soft_time_limit": 1}, ("prefork",)),
     "overruns": Outcome(overrun, first(End.LOST), {"time_limit": 1}, ("prefork", "gevent")),
+    "overruns after a timeout": Outcome(overrun_late, first(End.LOST), {"time_limit": 1}, ("gevent",)),
     "loses its process": Outcome(kill_child, first(End.LOST), {}, ("prefork",), repeats=True),
 }
 
@@ -172,6 +264,7 @@ def register(
 
     ``count`` returns how often it was called before for a task id; ``wait`` waits at the gate.
     """
+    app.task(name=ERRBACK, shared=False)(take_nothing)
     gated = Outcome(lambda _task, _run: wait(), always(End.SUCCEEDED), {})
     outcomes = {**OUTCOMES, AT_THE_GATE: gated}
     for outcome, option in itertools.product(outcomes, OPTIONS):
@@ -220,6 +313,8 @@ def expected(outcome: str, option: str, ladder: Ladder) -> Expected:
 
 
 def _state(found: Outcome, option: str, ending: Ending) -> str:
+    if not found.stores:
+        return "PENDING"
     is_stored = found.revoked == "before it is sent" and celery.VERSION >= (5, 7)  # whose command stores the state
     if ending.reason in ("revoked", "expired") and (is_stored or option != "ignore_result"):
         return "REVOKED"

@@ -58,6 +58,11 @@ class Hopeless(Exception):
     """An error on which a task gives up."""
 
 
+def by_first_argument(_name: str, args: Any, *_: Any, **__: Any) -> dict[str, str]:
+    """A router that needs a call."""
+    return {"queue": f"shop-{args[0]}"}
+
+
 def make_app(config: Config) -> Celery:
     default = {"task_cls": RetryableTask} if config.for_all_tasks else {}
     app = Celery("acceptance", broker=config.broker, backend=config.backend, set_as_current=False, **default)

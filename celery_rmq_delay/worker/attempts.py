@@ -1,0 +1,154 @@
+"""The attempts of a worker whose messages the broker may take back: after a time-out, or with a lost connection.
+
+The broker delivers such a message again, to any worker, although the attempt still runs here, or has ended here with an
+outcome that could not be applied. Where this worker receives it, the attempt *adopts* the message: it goes on with it,
+and its outcome settles it. So no attempt runs twice in one worker, and no task is blamed for a worker that lives.
+
+Two messages can look the same: a task id may be used again, with the same arguments. Each of them has to run: where
+both were received, an attempt whose outcome was applied adopts neither, and at worst one of them runs once more.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .. import headers as h
+
+if TYPE_CHECKING:
+    from kombu.message import Message
+
+#: Task id, task, retries, generation, how often its task has requeued the message, and a hash of its body.
+Key = tuple[Any, str, int, int, int, int]
+#: How many ended attempts are kept whose outcome could not be applied, and how many keys of cancelled ones, of messages
+#: that have not ended, and of those that look the same.
+_MOST = 1000
+_MOST_MET = 10_000
+#: How many attempts are kept whose outcome was applied, and the bytes of their messages: nothing shows whether the
+#: broker has read an ack before it lost the connection.
+_MOST_SETTLED, _MOST_BYTES = 200, 8 * 2**20
+#: Seconds: an outcome that was applied so long before a new connection was read by the broker, and a message is no
+#: longer that of an applied outcome if it comes so long after it.
+_READ_BY_THEN, _COMES_BY_THEN = 10.0, 60.0
+
+
+class Attempt(Protocol):
+    """What is kept of an attempt: a `RetryableRequest`."""
+
+    @property
+    def key(self) -> Key:
+        """What identifies it among all deliveries."""
+
+    @property
+    def message(self) -> Message:
+        """The message that its outcome settles."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of the message's body."""
+
+
+def key_of(task_id: Any, task: str, retries: int, headers: h.Headers, body: Any) -> Key:
+    """Return what identifies an attempt; ``headers`` and ``body``: those of its message as received."""
+    return task_id, task, retries, h.generation(headers), h.whole_number(headers.get(h.REQUEUED)), hash(body)
+
+
+class Attempts:
+    """The attempts that run, that have ended, and that Celery has cancelled.
+
+    ``is_lost``: whether the channel of a message is lost. Threads of the pool use it, too.
+    """
+
+    def __init__(self, is_lost: Callable[[Message], bool]) -> None:
+        self._is_lost = is_lost
+        #: Held while an attempt is settled, or adopts a message.
+        self.lock = threading.RLock()
+        self._running: dict[Key, Attempt] = {}
+        self._ended: OrderedDict[Key, Attempt] = OrderedDict()
+        #: With the time of their end, monotonic.
+        self._settled: OrderedDict[Key, tuple[Attempt, float]] = OrderedDict()
+        self._bytes = 0
+        self._cancelled: OrderedDict[Key, None] = OrderedDict()
+        #: The messages that were received and have not ended, and those of which there was more than one.
+        self._met: OrderedDict[Key, None] = OrderedDict()
+        self._alike: OrderedDict[Key, None] = OrderedDict()
+        self._connected_at = 0.0
+
+    def connect(self) -> None:
+        """Record that the worker has a new connection."""
+        with self.lock:
+            self._connected_at = time.monotonic()
+            for key in [key for key, (_, at) in self._settled.items() if self._connected_at - at > _READ_BY_THEN]:
+                self._forget_settled(key)
+
+    def meet(self, key: Key) -> None:
+        """Record that a message was received for the first time: it belongs to no attempt before."""
+        with self.lock:
+            if key in self._met or key in self._running:
+                _keep(self._alike, key, None)
+            self._ended.pop(key, None)
+            self._forget_settled(key)
+            _keep(self._met, key, None, _MOST_MET)
+
+    def begin(self, request: Attempt) -> None:
+        """Record that an attempt runs."""
+        with self.lock:
+            self._running[request.key] = request
+
+    def end(self, request: Attempt) -> None:
+        """Record that an attempt has ended; `settle` follows."""
+        with self.lock:
+            self._running.pop(request.key, None)
+            self._met.pop(request.key, None)
+            _keep(self._ended, request.key, request)
+
+    def settle(self, request: Attempt) -> None:
+        """Record that the outcome of an attempt was applied, unless the connection of its message is lost."""
+        with self.lock:
+            if self._is_lost(request.message) or self._ended.pop(request.key, None) is not request:
+                return
+            if request.key not in self._alike:
+                self._forget_settled(request.key)
+                self._settled[request.key] = request, time.monotonic()
+                self._bytes += request.size
+                while len(self._settled) > _MOST_SETTLED or self._bytes > _MOST_BYTES:
+                    self._forget_settled(next(iter(self._settled)))
+
+    def cancel(self, request: Attempt) -> None:
+        """Record that Celery has ended an attempt, for example as the connection was lost: its worker lives."""
+        with self.lock:
+            self._running.pop(request.key, None)
+            _keep(self._cancelled, request.key, None)
+
+    def was_cancelled(self, key: Key) -> bool:
+        """Return, once, whether this worker has cancelled an attempt whose message is delivered again."""
+        return bool(self._cancelled) and self._cancelled.pop(key, self) is None
+
+    def of(self, key: Key) -> Attempt | None:
+        """Return the attempt to which a message that is delivered again belongs; None if there is none here."""
+        with self.lock:
+            found = self._running.get(key) or self._ended.get(key)
+            if found is None and time.monotonic() - self._connected_at < _COMES_BY_THEN:
+                found, _ = self._settled.get(key, (None, 0.0))
+            return found if found is not None and self._is_lost(found.message) else None
+
+    def adopt(self, request: Attempt) -> bool:
+        """Record that an attempt goes on with another message; return whether it has ended."""
+        with self.lock:
+            if self._running.get(request.key) is request:
+                return False
+            self._forget_settled(request.key)
+            return True
+
+    def _forget_settled(self, key: Key) -> None:
+        if (known := self._settled.pop(key, None)) is not None:
+            self._bytes -= known[0].size
+
+
+def _keep(known: OrderedDict[Key, Any], key: Key, value: Any, most: int = _MOST) -> None:
+    known[key] = value
+    if len(known) > most:
+        known.popitem(last=False)

@@ -1,0 +1,110 @@
+"""A process that hangs while it changes a ladder for longer than RabbitMQ's consumer time-out."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import amqp
+import kombu
+import pytest
+
+from celery_rmq_delay.amqp.capabilities import Capabilities, capabilities
+from celery_rmq_delay.amqp.record import locked_record
+from celery_rmq_delay.exceptions import LockLostError
+from celery_rmq_delay.ladders import Ladder, QueueType
+from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.testing.servers.installation import Installation
+from celery_rmq_delay.topology.ladder import LadderPlan
+from celery_rmq_delay.topology.transition import apply_plan
+from tests.support.brokers.lab import HOUR, Lab
+from tests.support.brokers.limits import impatient_broker
+from tests.support.brokers.switching import TASKS_A, TASKS_B, TASKS_C, A, B, C, Probe, expected, interrupted_at, settled
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.brokers
+
+#: Seconds.
+TIME_OUT = 1
+
+
+@pytest.fixture(scope="module")
+def impatient(rmq_installation: Installation) -> Iterator[PrivateBroker]:
+    with impatient_broker(rmq_installation, TIME_OUT) as broker:
+        yield broker
+
+
+@pytest.fixture
+def lab(impatient: PrivateBroker, queue_type: QueueType) -> Iterator[Lab]:
+    with closing(Lab(impatient.url, queue_type)) as lab:
+        yield lab
+
+
+def timed_out(broker: PrivateBroker) -> int:
+    """Return how many time-outs the broker has logged."""
+    return broker.log_path.read_text().count("has timed out")
+
+
+class Other(threading.Thread):
+    """Another process, which applies another ladder as soon as it gets the lock."""
+
+    def __init__(self, lab: Lab, plan: LadderPlan) -> None:
+        super().__init__(daemon=True)
+        self.lab, self.plan, self.is_done = lab, plan, False
+        self.start()
+
+    def run(self) -> None:
+        with kombu.Connection(self.lab.url) as connection:
+            apply_plan(connection, self.plan, 60)
+        self.is_done = True
+
+
+@pytest.mark.parametrize(("queue_type", "stride"), [("quorum", 7), pytest.param("quorum", 1, marks=pytest.mark.slow)])
+def test_a_change_that_hangs_at_any_step_leaves_one_ladder_in_force(
+    lab: Lab, impatient: PrivateBroker, monkeypatch: pytest.MonkeyPatch, stride: int
+) -> None:
+    # As before RabbitMQ 4.3, and as where a cluster is divided: the lock can be lost.
+    monkeypatch.setattr(Capabilities, "cancels_at_time_out", False)
+    a, b, c = lab.plan(A, TASKS_A), lab.plan(B, TASKS_B), lab.plan(C, TASKS_C)
+    lab.applied(b)
+    probe = Probe(lab, a, b, c)
+    others: list[Other] = []
+
+    def hang(_channel: amqp.Channel) -> None:
+        others.append(other := Other(lab, c))
+        before = impatient.log_path.read_text().count("has timed out")
+        wait_for(
+            lambda: other.is_done or impatient.log_path.read_text().count("has timed out") > before, "the time-out"
+        )
+
+    lost = 0
+    for step in itertools.count(1, stride):
+        apply_plan(lab.connection, a)
+        with kombu.Connection(lab.url) as hanging, interrupted_at(step, hang, monkeypatch) as taken:
+            try:
+                apply_plan(hanging, b)
+            except LockLostError:
+                lost += 1
+        if len(taken) < step:
+            break
+        wait_for(lambda: others[-1].is_done, "the other process")
+        where = probe.every_message_arrives_once(f"after a hang at step {step}, {taken[step - 1]}")
+        assert where in (expected(b, TASKS_B), expected(c, TASKS_C)), taken[step - 1]
+        in_force = {each.ladder.id: each for each in (b, c)}[str(settled(lab, a).current)]
+        assert where == expected(in_force, {b.ladder.id: TASKS_B, c.ladder.id: TASKS_C}[in_force.ladder.id])
+    assert step > 20, "the steps of the change were not all tried"
+    assert lost, "the lock was never lost"
+    probe.nothing_came_twice()
+
+
+@pytest.mark.parametrize("queue_type", ["quorum"])
+def test_no_time_out_takes_a_lock_from_a_process_where_the_broker_would_go_on_to_obey_it(lab: Lab) -> None:
+    if not capabilities(lab.connection).cancels_at_time_out:
+        pytest.skip("RabbitMQ before 4.3 closes the channel")
+    plan = lab.applied(lab.plan(Ladder((HOUR,))))
+    with locked_record(lab.connection, plan.record_queue(), 5) as (_, record):
+        time.sleep(3 * TIME_OUT)
+        record.check()
