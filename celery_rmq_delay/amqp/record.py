@@ -76,10 +76,7 @@ class Record:
 
     def check(self) -> None:
         """Raise `LockLostError` where the broker has taken the lock back; reads all that it has sent so far."""
-        try:
-            synchronise(self._channel)
-        except (PreconditionFailed, ConsumerCancelled) as error:
-            raise lock_lost() from error
+        synchronise(self._channel)  # `locked_record` explains an error of the channel
         if self._cancelled:
             raise lock_lost()
 

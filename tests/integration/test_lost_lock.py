@@ -75,10 +75,8 @@ def test_a_change_that_hangs_at_any_step_leaves_one_ladder_in_force(
 
     def hang(_channel: amqp.Channel) -> None:
         others.append(other := Other(lab, c))
-        before = impatient.log_path.read_text().count("has timed out")
-        wait_for(
-            lambda: other.is_done or impatient.log_path.read_text().count("has timed out") > before, "the time-out"
-        )
+        before = timed_out(impatient)
+        wait_for(lambda: other.is_done or timed_out(impatient) > before, "the time-out")
 
     lost = 0
     for step in itertools.count(1, stride):
@@ -92,9 +90,8 @@ def test_a_change_that_hangs_at_any_step_leaves_one_ladder_in_force(
             break
         wait_for(lambda: others[-1].is_done, "the other process")
         where = probe.every_message_arrives_once(f"after a hang at step {step}, {taken[step - 1]}")
-        assert where in (expected(b, TASKS_B), expected(c, TASKS_C)), taken[step - 1]
-        in_force = {each.ladder.id: each for each in (b, c)}[str(settled(lab, a).current)]
-        assert where == expected(in_force, {b.ladder.id: TASKS_B, c.ladder.id: TASKS_C}[in_force.ladder.id])
+        routes = {plan.ladder.id: expected(plan, tasks) for plan, tasks in ((b, TASKS_B), (c, TASKS_C))}
+        assert where == routes[str(settled(lab, a).current)], taken[step - 1]
     assert step > 20, "the steps of the change were not all tried"
     assert lost, "the lock was never lost"
     probe.nothing_came_twice()
