@@ -181,6 +181,14 @@ class RetryableTask(_Task):
             raise parked
         return parked
 
+    def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        """Call `delay` when Django's transaction has committed, as tasks of Celery do in a Django project."""
+        _djangos_task().delay_on_commit(self, *args, **kwargs)
+
+    def apply_async_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        """Call `apply_async` when Django's transaction has committed, as tasks of Celery do in a Django project."""
+        _djangos_task().apply_async_on_commit(self, *args, **kwargs)
+
     @property
     def max_retries_set(self) -> Any:
         """``max_retries`` as set on the task; `NOT_SET` where the ladder decides."""
@@ -251,6 +259,12 @@ class _Unsent:
 
     def apply_async(self) -> None:
         """Publish nothing yet."""
+
+
+def _djangos_task() -> Any:
+    from celery.contrib.django.task import DjangoTask
+
+    return DjangoTask
 
 
 def _differs(given: Any, present: Any) -> bool:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 #: Declares the objects for a user who may not.
 _COMMAND = "apply --exact-delays"
+#: For how long a new connection may rely on what an earlier one to the same broker has declared, in seconds.
+RELIED_ON = 60.0
 
 
 @dataclass
@@ -40,6 +43,15 @@ class _Known:
     chosen: Topology | None = None
     declared: set[Exchange | Queue | Binding] = field(default_factory=set)
     prepared: set[Hashable] = field(default_factory=set)
+    #: When the first of these connections was opened; monotonic seconds.
+    since: float = field(default_factory=time.monotonic)
+
+
+def _broker(connection: Connection, opened: amqp.Connection) -> Hashable:
+    """Return what identifies the broker behind an open connection."""
+    node: Any = opened  # the stubs lack what the broker reports
+    reported = [node.server_properties.get(name) for name in ("cluster_name", "version")]
+    return connection.hostname, connection.port, connection.virtual_host, *reported
 
 
 def _opened(connection: Connection) -> amqp.Connection:
@@ -66,6 +78,8 @@ class ExactDelays:
         self.topologies = tuple(make(name, self.options) for name in settings.exact.topologies)
         #: By AMQP connection: a new one may lead to another broker, or to one that has lost its objects.
         self._known: WeakKeyDictionary[amqp.Connection, _Known] = WeakKeyDictionary()
+        #: By broker: the newest of these, for the next connection. Without a pool each call has one of its own.
+        self._newest: dict[Hashable, _Known] = {}
         self._lock = threading.RLock()
         #: When topologies were found unused, by name; monotonic seconds.
         self._unused: dict[str, float] = {}
@@ -75,12 +89,27 @@ class ExactDelays:
     def _of(self, connection: Connection) -> _Known:
         opened = _opened(connection)
         known = self._known.get(opened)
-        return self._known.setdefault(opened, _Known()) if known is None else known
+        if known is None:
+            broker = _broker(connection, opened)
+            known = self._newest[broker] = self._known.setdefault(opened, self._after(self._newest.get(broker)))
+        return known
+
+    def _after(self, newest: _Known | None) -> _Known:
+        """Return what a new connection need not check, after the newest one to the same broker."""
+        if newest is None or time.monotonic() - newest.since > RELIED_ON:
+            return _Known()
+        return _Known(newest.chosen, newest.declared & self._noticed, since=newest.since)
+
+    @cached_property
+    def _noticed(self) -> frozenset[Exchange | Queue | Binding]:
+        """The frames into which messages are published: if they are gone, the broker refuses the message."""
+        return frozenset(each for topology in self.topologies if topology.holding() for each in topology.frame())
 
     def topology(self, connection: Connection) -> Topology:
-        """Return the first topology that the connected broker supports; checks the broker once per connection.
+        """Return the first topology that the connected broker supports.
 
-        Raises `TopologyError` where it supports none.
+        The broker is checked once per connection; once a minute where each call has a connection of its own. Raises
+        `TopologyError` where it supports none.
         """
         known = self._of(connection)
         if known.chosen is None:
@@ -171,7 +200,9 @@ class ExactDelays:
     def forget(self, connection: Connection) -> None:
         """Declare all objects again before their next use, as some were deleted."""
         with self._lock:
-            self._known.pop(_opened(connection), None)
+            opened = _opened(connection)
+            self._known.pop(opened, None)
+            self._newest.pop(_broker(connection, opened), None)
 
     def in_use(self, connection: Connection, topology: Topology, *, known_for: float = 0.0) -> bool:
         """Return whether the shared objects of a topology have to exist.
@@ -198,6 +229,7 @@ class ExactDelays:
 
         Restores deleted ones at a worker's start. Blocks.
         """
+        self.forget(connection)  # it may be another broker, or one that has lost its objects
         chosen = self.topology(connection)
         for topology in self.topologies:
             # Messages that are left in a loop need its queues.

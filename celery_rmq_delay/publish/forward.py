@@ -5,6 +5,7 @@ Celery creates the message, with its signals, stamps and serializers; only the d
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from amqp.exceptions import ChannelError, NotFound
-from kombu.pools import producers
+from kombu.pools import connections, producers
+from kombu.utils.collections import eqhash
 
 from ..amqp.capabilities import capabilities
 from ..amqp.confirms import CONFIRM_TIMEOUT, confirmed, lease_error, refusal
@@ -78,6 +80,19 @@ def _confirming(app: Celery, given: Connection | None) -> Connection:
             made = another(source, transport_options={**(source.transport_options or {}), **confirm})
         found = _pools[source] = (address, made)
     return found[1]
+
+
+def _leave_to_the_parent() -> None:
+    """Let this process, which was forked, open its own connections: the parent might get their confirms otherwise.
+
+    billiard does so in a worker's child processes. The inherited sockets are closed here without a word to the broker.
+    """
+    for _, made in _pools.values():
+        for group in (producers, connections):
+            group.pop(eqhash(made), None)
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def connection_of(producer: Producer) -> Connection:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,11 +17,14 @@ from typing import Any
 import pytest
 from amqp.exceptions import NotFound
 from celery import Celery
-from kombu import Connection, Queue
+from kombu import Connection, Queue, pools
 
 from celery_rmq_delay import RetryableTask, install
+from celery_rmq_delay.amqp import apply
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.confirms import ConfirmingPublisher
+from celery_rmq_delay.amqp.objects import Objects
+from celery_rmq_delay.app import exact
 from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.exceptions import ConflictError, OutcomeUnknownError, RefusedError, TopologyError, UnroutableError
@@ -39,7 +44,7 @@ from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import declare_exact, shop
 from tests.support.brokers.limits import vhost_limit
 from tests.support.commands import run
-from tests.support.waiting import wait_for
+from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.roles import NO_LEVELS, Permissions, add_user
 
 pytestmark = pytest.mark.brokers
@@ -106,6 +111,93 @@ def test_a_publisher_declares_deleted_objects_again(lab: Lab, make_app: MakeApp)
         task_id = call(app, UNIT)
 
         assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
+
+
+@pytest.fixture
+def no_pool() -> Iterator[None]:
+    """Let each call have a connection of its own; kombu has one limit for all apps of a process."""
+    limit = pools.get_limit()
+    pools.reset()
+    pools.set_limit(0)
+    yield
+    pools.set_limit(limit)
+
+
+@pytest.mark.usefixtures("no_pool")
+def test_calls_without_a_pool_of_connections_declare_the_levels_once_a_minute(
+    lab: Lab, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app()
+    app.conf.broker_pool_limit = 0
+    levels = state_of(app).exact.topologies[0]
+    declared: set[str] = set()
+    really = apply.declare
+
+    def declare(channel: Any, objects: Objects, command: str) -> None:
+        declared.update(each.name for each in objects.queues)
+        really(channel, objects, command)
+
+    monkeypatch.setattr(apply, "declare", declare)
+
+    def declares() -> bool:
+        declared.clear()
+        task_id = call(app, UNIT)
+        assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
+        assert declared.isdisjoint(levels.holding()) or declared.issuperset(levels.holding())
+        return bool(declared.intersection(levels.holding()))
+
+    assert [declares() for _ in range(3)] == [True, False, False]
+    lab.channel.exchange_delete(levels.holding()[0])
+    assert [declares() for _ in range(2)] == [True, False]
+    monkeypatch.setattr(exact, "RELIED_ON", 0.0)
+    assert declares()
+
+
+#: Calls a task before and after it forks, as gunicorn does with ``preload``. Prints the ids of the tasks.
+FORKS = """
+import os, sys
+from celery import Celery
+from kombu import Queue
+from celery_rmq_delay import RetryableTask, install
+
+url, name, kind, settings = {given!r}
+app = Celery("shop", broker=url, set_as_current=False)
+app.conf.task_default_queue = name
+app.conf.task_queues = [Queue(name, queue_arguments={{"x-queue-type": kind}})]
+app.conf.rmq_delay = settings
+install(app)
+
+@app.task(base=RetryableTask, name="shop.charge", shared=False)
+def charge():
+    pass
+
+def call(count):
+    made = [charge.apply_async(countdown={unit}).id for _ in range(count)]
+    os.write(sys.stdout.fileno(), "".join(each + "\\n" for each in made).encode())
+
+call(1)
+for _ in range(2):
+    if not os.fork():
+        call(50)
+        os._exit(0)
+call(50)
+assert [os.wait()[1] for _ in range(2)] == [0, 0]
+call(1)
+"""
+
+
+def test_processes_that_fork_after_a_call_publish_each_of_their_calls_once(lab: Lab, make_app: MakeApp) -> None:
+    app = make_app()
+    given = lab.url, queue_of(app), lab.queue_type, app.conf.rmq_delay
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS.format(given=given, unit=UNIT)], capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.returncode == 0, done.stderr
+    called = done.stdout.split()
+    assert len(called) == 152
+    arrived = Counter(lab.get(queue_of(app), ack=True).headers["id"] for _ in called)
+    assert arrived == Counter(called)
+    assert ready_counts(lab.connection, [queue_of(app)])[queue_of(app)] == 0
 
 
 @pytest.mark.parametrize("topology", ["levels", "hold"])
