@@ -237,7 +237,6 @@ _SETTLED = {
     End.SUCCEEDED: Ending(Action.ACK),
     End.REQUEUED: Ending(Action.RETURN),
     End.NOT_STARTED: Ending(Action.RETURN),
-    End.REJECTED: Ending(Action.LEAVE),
     End.ABANDONED: Ending(Action.LEAVE),
     End.IGNORED: Ending(Action.ACK, reason="ignored"),
     End.REVOKED: Ending(Action.ACK, reason="revoked"),
@@ -265,6 +264,8 @@ def end(how: End, attempt: Attempt | Parked, *, rejects: bool = True, is_adopted
 
     ``is_adopted``: it was delivered again, maybe from another queue, since the attempt began.
     """
+    if how is End.REJECTED and not rejects:  # to where its queue leads
+        return Ending(Action.LEAVE)
     if how in _SETTLED:
         return _SETTLED[how]
     if isinstance(attempt, Parked):

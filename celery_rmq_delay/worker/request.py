@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: How an attempt ended whose message Celery may neither ack nor reject by itself.
+_FAILURES = (End.FAILED, End.LOST, End.CRASHED, End.REJECTED)
 _NO_FAILURE = (Ignore, Reject, Retry, MemoryError, stock.Terminated, CeleryTerminated)
 
 
@@ -138,7 +140,7 @@ class RetryableRequest(stock.Request):
             if not isinstance(retry, Parked) and self._decide().action is Action.EXHAUSTED:
                 # Raised by hand: `Task.retry` would have refused it.
                 self._retry = None
-                self.on_failure(LeanExceptionInfo(self._cause_of(retry), None, exc_info.traceback))
+                self.on_failure(self._refused(retry, exc_info))
                 return
         super().on_retry(exc_info)
 
@@ -157,9 +159,13 @@ class RetryableRequest(stock.Request):
             stock.task_ready(self)
             self._worker.attempts.cancel(self)
             return
-        if self._end is End.LOST and (ending := self._decide()).action is Action.PARK:
-            self._retry_lost(exc, exc_info, ending)
-            return
+        if self._end in (End.LOST, End.REJECTED):
+            ending = self._decide()
+            if ending.action is Action.PARK:
+                self._retry_failed(exc, exc_info, ending)
+                return
+            if ending.action is Action.EXHAUSTED and isinstance(exc, Reject):  # Celery would reject the message
+                exc_info = self._failure = self._refused(exc, exc_info)
         return_ok = return_ok and getattr(exc_info, "is_reported", True)
         if isinstance(exc, MemoryError):
             exc_info = LeanExceptionInfo(_OutOfMemory(*exc.args), None, exc_info.traceback)
@@ -189,7 +195,9 @@ class RetryableRequest(stock.Request):
         """Reject the message if its task does so; else settle it according to the end of its attempt."""
         if self._delivery is None or self.acknowledged:
             super().reject(requeue)
-        elif self._end is End.REQUEUED or (not requeue and self._end in (End.FAILED, End.LOST, End.CRASHED)):
+        elif self._end is End.REQUEUED or (
+            not requeue and self._end in _FAILURES and self._decide().action is not Action.LEAVE
+        ):
             self._settle()
         else:
             with self._worker.attempts.lock:
@@ -367,13 +375,13 @@ class RetryableRequest(stock.Request):
         lost = WorkerLostError(f"The task killed {crashes + 1} workers, {crashes} of them while it was quarantined.")
         self.on_failure(LeanExceptionInfo(lost, None, f"WorkerLostError: {lost}"))
 
-    def _retry_lost(self, exc: Any, exc_info: Any, ending: Ending) -> None:
-        """Count a lost process or a hard time limit as a failed attempt, and retry it."""
+    def _retry_failed(self, exc: Any, exc_info: Any, ending: Ending) -> None:
+        """Count a lost process, a hard time limit, or a reject as a failed attempt, and retry it."""
         stock.task_ready(self)
         self._worker.started(self._message)
         delivery: Delivery = self._delivery
         delay: Any = self._worker.delay.ladder(delivery.queue, self.task).ttl(ending.tier_index, delivery.lane) / 1000
-        retry = Retry(exc=exc, when=delay)
+        retry = self._retry = Retry(exc=exc, when=delay)
         if self.store_errors:
             store_retry(self.task, self._context, exc, exc_info.traceback)
         self._park(exc, delay, ending)
@@ -389,13 +397,13 @@ class RetryableRequest(stock.Request):
         finally:
             self.task.request_stack.pop()
 
-    def _cause_of(self, retry: Retry) -> Exception:
-        """Return the exception of a task whose last retry was refused, as `Task.retry` raises it."""
-        cause: Any = retry.exc
-        if isinstance(cause, Exception) and not isinstance(cause, _NO_FAILURE):
-            return cause
-        error: Exception = self.task.MaxRetriesExceededError(f"Can't retry {self.name}[{self.id}]")
-        return error
+    def _refused(self, raised: Retry | Reject, exc_info: Any) -> LeanExceptionInfo:
+        """Return the failure of a task that asked for another retry after its last one, as `Task.retry` raises it."""
+        asked: Any = raised  # the stubs lack the reason of a Reject
+        cause = asked.exc if isinstance(raised, Retry) else asked.reason
+        if not isinstance(cause, Exception) or isinstance(cause, _NO_FAILURE):
+            cause = self.task.MaxRetriesExceededError(f"Can't retry {self.name}[{self.id}]")
+        return LeanExceptionInfo(cause, None, exc_info.traceback, is_reported=False)
 
     def _has_succeeded(self) -> bool:
         """Whether the lost process had stored the task's success; Celery checks this since 5.7."""

@@ -232,7 +232,9 @@ def test_chains_groups_and_chords_survive_retries_of_their_parts(running: Lab) -
 
     assert chain(add.s(1, 1, 2), add.s(10, 1), add.s(100)).delay().get(timeout=SECONDS) == 112
     assert group(add.s(n, n, n % 3) for n in range(6)).delay().get(timeout=SECONDS) == [0, 2, 4, 6, 8, 10]
-    assert chord([add.s(n, n, n % 3) for n in range(6)], total.s()).delay().get(timeout=SECONDS) == 30
+    for rejects in (False, True):
+        parts = [add.s(n, n, n % 3, rejects) for n in range(6)]
+        assert chord(parts, total.s()).delay().get(timeout=SECONDS) == 30
 
 
 def test_a_soft_time_limit_is_a_failed_attempt(running_classic: Lab) -> None:

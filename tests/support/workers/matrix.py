@@ -212,6 +212,7 @@ OUTCOMES = {
     "raises Retry always": Outcome(raising(Retry, once=False), always(End.RETRIED), {}, asks=True),
     "requeues": Outcome(requeue_once, lambda _retries, runs: End.SUCCEEDED if runs else End.REQUEUED, {}),
     "rejects": Outcome(raising(lambda: Reject("no")), first(End.REJECTED), {}),
+    "rejects always": Outcome(raising(lambda: Reject(OSError("no")), once=False), always(End.REJECTED), {}),
     "ignores": Outcome(raising(Ignore), first(End.IGNORED), {}),
     "is revoked": Outcome(fail, always(End.REVOKED), {}, revoked="before it is sent", runs=False),
     "is terminated": Outcome(sleep, always(End.REVOKED), {}, ("prefork",), revoked="while it runs"),
@@ -303,7 +304,7 @@ def expected(outcome: str, option: str, ladder: Ladder) -> Expected:
             how = End.FAILED if retries >= most else how  # `Task.retry` raises the exception of the task
             parked = Parked.of(Retry(), RetryPath.COPY, 1) if how is End.RETRIED else None
         ending = end(how, parked or Attempt(Delivery("shop", retries, None, RetryPath.REJECT), ladder, retries, most))
-        if ending.action is Action.PARK or how is End.REJECTED:  # a rejected message advances, too
+        if ending.action is Action.PARK:
             retries += 1
         elif ending.action is not Action.RETURN:
             return Expected(

@@ -160,10 +160,10 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
         return "done"
 
     @task(name="add")
-    def add(self: Any, x: int, y: int, fail: int = 0) -> int:
+    def add(self: Any, x: int, y: int, fail: int = 0, rejects: bool = False) -> int:
         note(self)
         if self.request.retries < fail:
-            raise Boom("not yet")
+            raise Reject("not yet", requeue=False) if rejects else Boom("not yet")
         return x + y
 
     @task(name="priority")
