@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from .exceptions import RmqDelayError, SettingsError
 from .installation import install
-from .signals import task_exhausted, task_parked, task_recovered
+from .signals import before_requeue, requeue_failed, task_exhausted, task_parked, task_recovered
 
 __version__ = version("celery-rmq-delay")
 
@@ -20,7 +20,9 @@ __all__ = [
     "RetryableTask",
     "RmqDelayError",
     "SettingsError",
+    "before_requeue",
     "install",
+    "requeue_failed",
     "task_exhausted",
     "task_parked",
     "task_recovered",

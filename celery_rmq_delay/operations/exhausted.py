@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from .. import headers as h
 from ..amqp.copies import copy_of
 from ..amqp.scan import SCAN_LIMIT, Scan, scanning
-from ..exceptions import PublishError, SelectionError
+from ..exceptions import OutcomeUnknownError, PublishError, SelectionError
 from ..names import tier_of
+from .approval import objection, report_failed
 from .preview import Preview, preview_of
 
 if TYPE_CHECKING:
@@ -208,8 +209,8 @@ def requeue(
     """Send the selected messages back to their origin queues as first published: same bytes, no retries counted.
 
     Each is published with confirm and as mandatory before it leaves the exhausted queue; a message that the broker does
-    not accept, or whose ``expires`` is past, is reported and stays. ``to`` names the queue for all of them, for
-    messages with an unknown origin queue.
+    not accept, whose ``expires`` is past, or that a receiver of `before_requeue` keeps, is reported and stays. ``to``
+    names the queue for all of them, for messages with an unknown origin queue.
     """
     selection.require()
 
@@ -219,9 +220,14 @@ def requeue(
             return "Its origin queue is unknown: name a queue with --to."
         if h.has_expired(message.headers):
             return "Its expires is past: a worker would revoke it. Call the task again, or discard it."
+        copy = copy_of(message, h.replayed(message.headers))
+        if reason := objection(copy, target):
+            return reason
         try:
-            scan.move(message, copy_of(message, h.replayed(message.headers)), "", target)
+            scan.move(message, copy, "", target)
         except PublishError as error:
+            if not isinstance(error, OutcomeUnknownError):
+                report_failed(copy, target)
             return str(error)
         return None
 

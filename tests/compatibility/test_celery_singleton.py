@@ -12,6 +12,8 @@ import pytest
 from celery import Celery
 
 import celery_rmq_delay
+from celery_rmq_delay.app.state import state_of
+from celery_rmq_delay.operations.exhausted import Selection, list_exhausted, requeue
 from celery_rmq_delay.testing import BrokerLadder
 from tests.support.compatibility.plays import PAGE
 from tests.support.snippets import snippets
@@ -36,6 +38,7 @@ class Shop:
             task_default_queue="shop",
         )
         celery_rmq_delay.install(app)
+        shown["lock_requeues"](app)
         self.app, self.runs, self.may_succeed = app, Counter[str](), threading.Event()
 
         @app.task(bind=True, shared=False, base=shown["RetryableSingleton"], give_up_on=(KeyError,))
@@ -89,6 +92,23 @@ def test_a_task_that_is_exhausted_releases_its_lock(shop: Shop) -> None:
     first = shop.syncs.delay(-1)
     wait_for(lambda: shop.syncs.delay(-1).id != first.id, "the release of the lock", BUSY)
     assert shop.runs[first.id] == 1
+
+
+def test_a_requeue_takes_the_lock_or_leaves_the_task_exhausted_while_another_one_has_it(shop: Shop) -> None:
+    settings, every = state_of(shop.app).settings, Selection(everything=True)
+    exhausted = shop.syncs.delay(-1)
+    with shop.app.connection_for_write() as connection:
+        wait_for(lambda: list_exhausted(connection, settings, every, limit=1).done, "the exhausted task", BUSY)
+        lock = shop.syncs.generate_lock(shop.syncs.name, [-1], {})
+        assert shop.syncs.aquire_lock(lock, "another")
+        (failed,) = requeue(connection, settings, every).failed
+        assert failed.problem == "another task with the same arguments has its lock"
+
+        shop.syncs.unlock(lock)
+        assert requeue(connection, settings, every, to="gone").failed
+        assert shop.syncs.get_existing_task_id(lock) is None, "the requeue has failed"
+        assert requeue(connection, settings, every).done
+    wait_for(lambda: shop.ran(exhausted, 2), "the second run", BUSY)
 
 
 def test_a_retry_that_the_lock_keeps_from_being_published_is_parked(shop: Shop) -> None:

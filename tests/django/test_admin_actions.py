@@ -15,6 +15,7 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from celery_rmq_delay import RetryableTask, before_requeue
 from celery_rmq_delay.contrib.django.admin import confirming
 from celery_rmq_delay.contrib.django.models import FailureGroup, Operation, OperationItem, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
@@ -24,6 +25,7 @@ from tests.support.django import people, seed, shop
 from tests.support.django.admin_pages import BASE, EXHAUSTED, ask, confirm, messages_of
 from tests.support.django.desk import states
 from tests.support.django.markup import faults
+from tests.support.receiving import receiving
 
 pytestmark = pytest.mark.usefixtures("tables", "shop")
 
@@ -393,6 +395,28 @@ def test_a_requeue_shows_how_many_tasks_have_expired(client: Client, monkeypatch
         page = ask(client, "requeue", select_across="1").content.decode()
     assert re.search(r"At least \d of these tasks ha(s|ve) expired .* The first 2 were checked\.", page)
     assert sum("rmq_delay_payload" in query["sql"] for query in queries) == 1
+
+
+def test_a_requeue_warns_of_tasks_whose_own_apply_async_it_does_not_call(
+    client: Client, request: pytest.FixtureRequest
+) -> None:
+    class Locking(RetryableTask):
+        abstract = True
+
+        def apply_async(self, *args: Any, **options: Any) -> Any:
+            return super().apply_async(*args, **options)
+
+    def nothing(**_: Any) -> None:
+        pass
+
+    task = seed.record(1)
+    seed.message(task, seed.call(1))
+    request.getfixturevalue("shop").task(name=task.name, base=Locking, shared=False)(nothing)
+    warning = f"does not call the <code>apply_async</code> of {task.name}"
+    assert warning in ask(client, "requeue", task).content.decode()
+    assert warning not in ask(client, "discard", task).content.decode()
+    with receiving(before_requeue, nothing):
+        assert warning not in ask(client, "requeue", task).content.decode()
 
 
 @pytest.mark.parametrize("name", ["discard", "requeue"])

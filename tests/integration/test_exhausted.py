@@ -8,6 +8,7 @@ from typing import Any
 import amqp
 import pytest
 
+from celery_rmq_delay import before_requeue, requeue_failed
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.apply import ensure_queue, ready_counts
 from celery_rmq_delay.exceptions import RmqDelayError, TopologyError
@@ -18,6 +19,7 @@ from celery_rmq_delay.topology.ladder import LadderPlan
 from tests.support.brokers.kinds import BOTH_TYPES
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import opened, park
+from tests.support.receiving import receiving
 from tests.support.waiting import wait_for
 
 ALL = Selection(everything=True)
@@ -264,6 +266,30 @@ def test_a_message_that_its_full_queue_refuses_stays(lab: Lab) -> None:
     assert outcome.failed
     assert all("refused" in failure.problem for failure in outcome.failed)
     assert ids(lab, target) + ids(lab, name) == list("abcdef")
+
+
+def test_a_receiver_that_objects_or_raises_keeps_a_message_and_a_failed_requeue_is_reported(lab: Lab) -> None:
+    failed: list[tuple[str, str]] = []
+
+    def before(sender: str, task_id: str, queue: str, arguments: Any, **_: Any) -> str | None:
+        if task_id == "raises":
+            arguments()
+        return f"{sender} may not go to {queue}" if task_id == "objects" else None
+
+    def after(task_id: str, queue: str, **_: Any) -> None:
+        failed.append((task_id, queue))
+
+    target = lab.queue()
+    name = bury(lab, "a", "objects", "raises", queue=target)
+    bury(lab, "lost", queue="gone")
+    with receiving(before_requeue, before), receiving(requeue_failed, after):
+        outcome = requeue(lab.connection, settings_of(lab), ALL)
+    assert [each.task_id for each in outcome.done] == ["a"]
+    problems = {failure.found.task_id: failure.problem for failure in outcome.failed}
+    assert problems["objects"] == f"shop.charge may not go to {target}"
+    assert "before raised UndecodableError: no content type" in problems["raises"]
+    assert failed == [("lost", "gone")]
+    assert ids(lab, name) == ["objects", "raises", "lost"]
 
 
 @BOTH_TYPES

@@ -11,6 +11,7 @@ import kombu
 import pytest
 from celery.utils.saferepr import saferepr
 
+from celery_rmq_delay import before_requeue
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
@@ -22,6 +23,7 @@ from tests.support.django import shop
 from tests.support.django.desk import ALICE, ParkedDesk
 from tests.support.django.reported import exhausted
 from tests.support.django.seed import call
+from tests.support.receiving import receiving
 
 Kind = Operation.Kind
 
@@ -60,6 +62,22 @@ def test_an_edited_task_keeps_its_identity_and_runs_with_other_arguments(desk: P
     assert message.headers["kwargsrepr"] == saferepr(kwargs)
     named = ("id", "root_id", "task", "retries", h.GENERATION)
     assert [message.headers[name] for name in named] == ["id-0", "root", "payments.charge", 0, 1]
+
+
+def test_a_receiver_of_before_requeue_sees_the_edited_arguments_and_can_keep_the_task(desk: ParkedDesk) -> None:
+    asked: list[Any] = []
+
+    def before(sender: str, task_id: str, queue: str, arguments: Any, **_: Any) -> str | None:
+        asked.append((sender, task_id, queue, arguments()))
+        return "its year is closed" if len(asked) == 1 else None
+
+    task = with_json(desk)
+    with receiving(before_requeue, before):
+        operation = edit(task, "[2]", "{}", actor=ALICE)
+        assert operation.message == "0 edited and requeued, 1 failed (its year is closed)"
+        assert run(freeze(Kind.REQUEUE, TaskRecord.objects.all(), actor=ALICE)).message == "1 requeued"
+    edited, plain = ([2], {}), ([1], {"amount": 3, "token": "abc"})
+    assert asked == [("payments.charge", "id-0", "payments", each) for each in (edited, plain)]
 
 
 def test_texts_of_arguments_that_the_caller_chose_are_not_computed_again(desk: ParkedDesk) -> None:

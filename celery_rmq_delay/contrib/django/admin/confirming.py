@@ -19,6 +19,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ....exceptions import RmqDelayError
+from ....operations.approval import has_own_call
+from ....signals import before_requeue
 from ..broker import delay
 from ..conf import conf
 from ..models import ExhaustedTask, FailureGroup, Operation, ParkedTask, TaskRecord, TaskState
@@ -233,7 +235,19 @@ def _of_messages(meant: QuerySet[Any], concerned: list[Counted]) -> dict[str, An
         "nothing_kept": without == affected,
         "expired": expired,
         "expired_of": CHECKED if affected > CHECKED else 0,
+        "with_own_call": ", ".join(_with_own_call({each.values["name"] for each in concerned})),
     }
+
+
+def _with_own_call(names: set[str]) -> list[str]:
+    """Return which tasks do more in ``apply_async`` than a requeue, where no receiver of `before_requeue` does it."""
+    if before_requeue.receivers:
+        return []
+    try:
+        known = delay().app.tasks
+    except RmqDelayError:
+        return []
+    return sorted(name for name in names if has_own_call(known.get(name)))
 
 
 def _in_classic(concerned: list[Counted]) -> int:

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from ..... import headers as h
 from .....events.schema import REQUEUED
 from .....exceptions import RmqDelayError
+from .....operations.approval import objection, report_failed
 from ...messages import StoredMessage, for_requeue, headers_of
 from ...models import OperationItem, Payload, TaskRecord, TaskState
 from .. import clock
@@ -88,9 +89,17 @@ class Requeue:
         items = _affordable(items)
         won = committed(lambda: self._claim(items))
         ready = self._ready(won)
-        messages = [(key, each.message, self._queue or won[key].queue) for key, each in ready.items()]
-        sent = self._publisher.publish(messages) if messages else {}
+        sent = self._publish({key: (each.message, self._queue or won[key].queue) for key, each in ready.items()})
         committed(lambda: self._settle(items, won, ready, sent))
+
+    def _publish(self, messages: Mapping[int, tuple[amqp.Message, str]]) -> dict[int, Sent]:
+        kept = {key: Sent(Fate.REFUSED, reason) for key, each in messages.items() if (reason := objection(*each))}
+        allowed = [(key, *each) for key, each in messages.items() if key not in kept]
+        sent = self._publisher.publish(allowed) if allowed else {}
+        for key, each in sent.items():
+            if each.fate in (Fate.REFUSED, Fate.UNSENT):
+                report_failed(*messages[key])
+        return kept | sent
 
     def _check_queue(self, connection: Connection) -> None:
         if self._is_checked:
