@@ -175,17 +175,43 @@ def recorded(connection: Connection, plan: LadderPlan, record: Record) -> Applie
         found = unrecorded(connection, plan)
         if found.is_lost:
             raise TopologyError(" ".join(lost_record(plan)))
+        if found.current is None and apply.all_exist(connection, plan.active_exchange):
+            for exchange in _in_order_of_deletion(plan):
+                record.delete_exchange(exchange)
         record.save(found.to_json())
     return Applied.from_json(record.value)
 
 
 def unrecorded(connection: Connection, plan: LadderPlan) -> Applied:
-    """Return the ladders in force where there is no record: none, exactly those of ``plan``, or others (`lost`)."""
+    """Return the ladders in force where there is no record: none, exactly those of ``plan``, or others (`lost`).
+
+    None, too, where only the exchanges of others are left.
+    """
     if not apply.all_exist(connection, plan.active_exchange):
         return Applied()
     own = {task: [ladder.id] for task, ladder in plan.tasks.items() if ladder}
     found = Applied(plan.ladders, current=plan.ladder.id, tasks=own, exhausted=plan.exhausted)
-    return found if apply.all_exist(connection, _marker(plan, found)) else Applied(phase="lost")
+    if apply.all_exist(connection, _marker(plan, found)):
+        return found
+    return Applied() if _has_no_queues(connection, plan) else Applied(phase="lost")
+
+
+def _has_no_queues(connection: Connection, plan: LadderPlan) -> bool:
+    """Return whether the queues of a queue's ladders were deleted: no message can be parked, or wait in two of them.
+
+    The delay queues of an unknown ladder cannot be found. Each ladder has the quarantine queue, which is never deleted
+    alone: not with the record, and not by a policy, as it has no other arguments than its origin queue.
+    """
+    plans = (plan, plan.of_other_type)
+    delays = {queue.name for each in plans for _, _, queue in each.delay_queues(each.ladders.values())}
+    known = apply.ready_counts(connection, [plan.quarantine_queue().name, *sorted(delays)])
+    return all(count is None for count in known.values()) and not apply.consumer_count(connection, plan.queue)
+
+
+def _in_order_of_deletion(plan: LadderPlan) -> list[str]:
+    """Return the exchanges in force, the active one last: it shows the next process that a record is lost."""
+    active = plan.active_exchange.exchanges
+    return [each.name for each in sorted(plan.routing_exchanges, key=active.__contains__)]
 
 
 def _reset(connection: Connection, plan: LadderPlan) -> None:
@@ -200,9 +226,8 @@ def _reset(connection: Connection, plan: LadderPlan) -> None:
         )
     with connection.channel() as channel:
         apply.declare(channel, Objects(plan.routing_exchanges))  # refused before anything is deleted
-        # The active exchange last: its existence shows the next process that a record is lost.
-        for exchange in sorted(plan.routing_exchanges, key=plan.active_exchange.exchanges.__contains__):
-            apply.delete_exchange(channel, exchange.name)
+        for exchange in _in_order_of_deletion(plan):
+            apply.delete_exchange(channel, exchange)
 
 
 def lost_record(plan: LadderPlan) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.app.inventory import applied
 from celery_rmq_delay.exceptions import TopologyError
-from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.adoption import Adoption
@@ -392,6 +392,26 @@ def test_a_reset_leaves_nothing_bound_that_a_lost_record_knew(lab: Lab) -> None:
     lab.channel.queue_purge(b.exhausted)
     lab.channel.basic_publish(amqp.Message("ends"), b.names.ladder(b.queue, shared.id), return_key(b.queue, 1))
     wait_for(lambda: ready_counts(lab.connection, [a.exhausted, b.exhausted]) == {a.exhausted: 0, b.exhausted: 1})
+
+
+def test_a_ladder_without_any_queue_is_replaced_without_being_asked(lab: Lab) -> None:
+    a = lab.applied(lab.plan(A, TASKS_A))
+    kind: QueueType = "classic" if a.queue_type == "quorum" else "quorum"
+    b = lab.plan(replace(B, queue_type=kind), queue_type=kind)
+    for queue in (*a.objects().queues, a.record_queue(), a.exhausted_queue()):
+        lab.channel.queue_delete(queue.name)
+    lab.channel.queue_delete(a.queue)
+    lab.origin(b)
+    consumer = lab.channel.basic_consume(b.queue)
+    with pytest.raises(TopologyError, match=r"The record of the ladder of queue .* is gone"):
+        apply_plan(lab.connection, b)
+    lab.channel.basic_cancel(consumer)
+
+    assert apply_plan(lab.connection, b)
+    assert applied(lab.connection, b).current == b.ladder.id
+    lab.publish(b.queue)
+    lab.reject(lab.get(b.queue))
+    wait_for(lambda: lab.counts(a, b) == {b.delay_queue(1, b.ladder.tiers_ms[0]).name: 1}, "one rejected message")
 
 
 @pytest.mark.slow
