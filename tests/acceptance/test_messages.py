@@ -306,3 +306,12 @@ def test_the_result_of_a_parked_task_reads_as_celery_users_know_it(make_lab: Cal
     assert result.traceback.rstrip().endswith("Retry in 3600.0s: Boom('attempt 0')")
     assert result.retries == 0
     assert result.name == "fails"
+
+
+@pytest.mark.slow
+def test_a_task_that_has_run_is_not_called_unreadable_where_its_request_class_raises(classic_lab: Lab) -> None:
+    worker = classic_lab.worker("solo", 1)
+    classic_lab.task("broken").delay()
+    assert classic_lab.task("healthy").delay(1).get(timeout=SECONDS) == 1
+    assert "A task has run, and its request failed: ValueError" in worker.logs()
+    assert classic_lab.counts("rmq_delay.exhausted") == {"rmq_delay.exhausted": 0}

@@ -133,6 +133,14 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
             raise Boom("once")
         return int(self.request.retries)
 
+    class Broken(RetryableRequest):
+        def acknowledge(self) -> None:
+            raise ValueError("a request class of its own")
+
+    @task(name="broken", Request=Broken)
+    def broken(self: Any) -> None:
+        note(self)
+
     @task(name="sampled")
     def sampled(self: Any) -> None:
         """Fail once; note only times."""
