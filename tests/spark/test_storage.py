@@ -1,15 +1,24 @@
-"""URLs of the history in Spark: the folder of the collector, with its keys, which are never shown."""
+"""URLs of the history in Spark: the folder of the collector, with its keys, which are never shown; small files."""
 
 from __future__ import annotations
 
+import threading
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 
+from celery_rmq_delay.analytics.storage import compaction
 from celery_rmq_delay.analytics.storage.files import Storage, hadoop_configuration
+from celery_rmq_delay.analytics.storage.readers import read_events
 from celery_rmq_delay.exceptions import AnalyticsError
+from tests.support.spark.frames import event
+from tests.support.spark.history_files import write
+from tests.support.waiting import SECONDS
 
 SECRET = "wJalrXUtnFEMI"
 
@@ -26,3 +35,31 @@ def test_keys_of_a_url_reach_hadoop_and_a_missing_connector_is_named(spark: Spar
     java = psutil.Process(jvm.java.lang.ProcessHandle.current().pid()).cmdline()
     assert "org.apache.spark.deploy.SparkSubmit" in java
     assert not [word for word in java if SECRET in word]
+
+
+def test_files_of_several_days_are_merged_at_the_same_time_and_keep_their_rows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2, timeout=SECONDS)
+    really = compaction._write_merged
+
+    def write_merged(*given: Any) -> Any:
+        both.wait()
+        return really(*given)
+
+    monkeypatch.setattr(compaction, "_write_merged", write_merged)
+    ids = {f"{day}-{number}" for day in range(2) for number in range(compaction.LEAST_FILES)}
+    for each in ids:
+        day, number = map(int, each.split("-"))
+        (path,) = write(tmp_path, [event("failed", day * 86_400 + number, each)])
+        # Those of the second day are merged by Spark.
+        parquet.write_table(parquet.ParquetFile(path).read(), path, use_deprecated_int96_timestamps=bool(day))
+    before = read_events(spark, tmp_path.as_uri())
+    rows = {tuple(row) for row in before.events.select("task_id", "occurred_at").collect()}
+
+    done = compaction.compact(spark, tmp_path.as_uri(), before, date(2100, 1, 1))
+
+    assert done == compaction.Compacted(len(ids), 2)
+    after = read_events(spark, tmp_path.as_uri()).events.select("task_id", "occurred_at")
+    assert {tuple(row) for row in after.collect()} == rows
+    assert {each for each, _ in rows} == ids

@@ -6,17 +6,21 @@ rows exist twice, which cleaning detects. Only files that the run has read are m
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from uuid import uuid4
 
+import pyarrow as pa
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from ...exceptions import AnalyticsError
-from ..session import no_jobs_left
-from .files import Entry, Storage, parent_of
+from ..session import is_local, no_jobs_left
+from .files import Entry, Storage, local_path, parent_of
 from .footers import Footer, Listed, read_footers
 from .local import open_storage
 from .readers import Read
@@ -26,6 +30,9 @@ SMALL_BYTES = 32 * 2**20
 MERGED_BYTES = 128 * 2**20
 #: Fewer small files than this are not merged.
 LEAST_FILES = 8
+
+#: Bytes of rows in memory that become one row group.
+_ROW_GROUP_BYTES = 64 * 2**20
 
 _UNFINISHED = "_compact-"
 
@@ -43,12 +50,18 @@ class Compacted:
 
 def compact(spark: SparkSession, url: str, read: Read, today: date) -> Compacted:
     """Merge the small files of the days before ``today`` (UTC). Raises `AnalyticsError` if that fails."""
-    storage, done = open_storage(spark, url), Compacted()
+    storage = open_storage(spark, url)
     for day in (day for day in read.days if day < today):
         _remove_unfinished(storage, f"{storage.url}/day={day}")
-    for files in mergeable(read.files, today):
-        done += _merge(spark, storage, files)
-    return done
+    # Merging a day's files is the work of one core: as many days at a time as there are cores.
+    with ThreadPoolExecutor(spark.sparkContext.defaultParallelism) as pool, no_jobs_left(spark):
+        merges = [pool.submit(_merge, spark, storage, files) for files in mergeable(read.files, today)]
+        try:
+            return sum((each.result() for each in as_completed(merges)), Compacted())
+        except BaseException:
+            for each in merges:
+                each.cancel()
+            raise
 
 
 def mergeable(files: tuple[Footer, ...], today: date) -> Iterator[list[Footer]]:
@@ -67,8 +80,10 @@ def _merge(spark: SparkSession, storage: Storage, files: list[Footer]) -> Compac
     try:
         with no_jobs_left(spark):
             written = _write_merged(spark, storage, files, unfinished)
-        for entry in written:
-            storage.rename(entry.path, f"{folder}/part-{uuid4().hex}.parquet")
+        merged = [f"{folder}/part-{uuid4().hex}.parquet" for _ in written]
+        for entry, path in zip(written, merged, strict=True):
+            storage.rename(entry.path, path)
+        storage.flush([*merged, folder])
         for each in files:
             storage.delete(each.file.path)
     finally:
@@ -77,11 +92,49 @@ def _merge(spark: SparkSession, storage: Storage, files: list[Footer]) -> Compac
 
 
 def _write_merged(spark: SparkSession, storage: Storage, files: list[Footer], folder: str) -> list[Entry]:
-    parts = 1 + sum(each.file.size for each in files) // MERGED_BYTES
-    spark.read.parquet(*[each.file.path for each in files]).coalesce(parts).write.parquet(folder)
+    local = local_path(folder) if is_local(spark) else None
+    if local is None or not _merged_here(files, Path(local)):
+        parts = 1 + sum(each.file.size for each in files) // MERGED_BYTES
+        rows = spark.read.parquet(*[each.file.path for each in files])
+        rows.coalesce(parts).write.mode("overwrite").parquet(folder)
     written = [entry for entry in storage.entries(folder) if not entry.hidden]
     _check_rows(spark, [Listed(entry.path, files[0].file.day, entry.size) for entry in written], files)
     return written
+
+
+def _merged_here(files: list[Footer], folder: Path) -> bool:
+    """Merge files on a local disk with PyArrow, which opens a small one in a tenth of Spark's time.
+
+    Returns False where it cannot read or write them as they are, and Spark has to.
+    """
+    folder.mkdir()
+    waiting = deque(files)
+    try:
+        while waiting:
+            _write_one(waiting, folder / f"part-{uuid4().hex}.parquet")
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _write_one(waiting: deque[Footer], path: Path) -> None:
+    """Move rows of the first files into a new one, until it has about `MERGED_BYTES`."""
+    schema = parquet.read_schema(_path_of(waiting[0]))
+    if any(pa.types.is_timestamp(each) and each.unit == "ns" for each in schema.types):
+        raise pa.ArrowNotImplementedError("times of the type INT96, for which PyArrow's nanoseconds end in 2262")
+    size, rows = 0, list[pa.Table]()
+    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        while waiting and size < MERGED_BYTES:
+            each = waiting.popleft()
+            size += each.file.size
+            rows.append(parquet.ParquetFile(_path_of(each)).read())
+            if sum(table.nbytes for table in rows) >= _ROW_GROUP_BYTES or not waiting or size >= MERGED_BYTES:
+                writer.write_table(pa.concat_tables(rows))
+                rows.clear()
+
+
+def _path_of(file: Footer) -> str:
+    return file.file.path.removeprefix("file:")
 
 
 def _check_rows(spark: SparkSession, written: list[Listed], files: list[Footer]) -> None:
