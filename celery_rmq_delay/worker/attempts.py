@@ -64,7 +64,7 @@ class Attempts:
 
     def __init__(self, is_lost: Callable[[Message], bool]) -> None:
         self._is_lost = is_lost
-        #: Held while an attempt is settled, or adopts a message.
+        #: Held while an attempt is settled, or adopts a message; and by the connection for copies.
         self.lock = threading.RLock()
         self._running: dict[Key, Attempt] = {}
         self._ended: OrderedDict[Key, Attempt] = OrderedDict()

@@ -183,15 +183,18 @@ class ConfirmingConnection:
     published again: only those that the broker had received on the lost connection can be duplicated.
 
     ``on_missing`` is called when an exchange or queue is missing. A refused message has to wait before it is published
-    again, as each refusal ends the connection, on which other copies wait.
+    again, as each refusal ends the connection, on which other copies wait. ``lock``, a reentrant one, is held in each
+    use of the connection: without a hub several threads use it. Callers may hold it, too, but no other lock that
+    callbacks need.
     """
 
-    def __init__(self, consumer: Any, source: Connection, on_missing: Callable[[], object] = bool) -> None:
+    def __init__(
+        self, consumer: Any, source: Connection, on_missing: Callable[[], object] = bool, *, lock: Any
+    ) -> None:
         self._consumer, self._source, self._on_missing = consumer, source, on_missing
         self._errors: tuple[type[BaseException], ...] = (*consumer.connection_errors, amqp.ChannelError)
         self._name = f"celery_rmq_delay copies of {consumer.hostname}"
-        #: Without a hub several threads use this connection.
-        self._lock = threading.RLock()
+        self._lock = lock
         self._publisher = ConfirmingPublisher(None, self._may_write)
         self._link: _Link | None = None
         self._backoff = Backoff(first=0.2)

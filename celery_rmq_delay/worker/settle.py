@@ -84,7 +84,9 @@ class Settling:
         """Open the connection for publishing, next to a new connection of the consumer, in this thread. Blocks."""
         self.close()
         self._thread, self._pid = threading.get_ident(), os.getpid()
-        self._publisher = publisher = ConfirmingConnection(self.consumer, connection, self.on_missing)
+        self._publisher = publisher = ConfirmingConnection(
+            self.consumer, connection, self.on_missing, lock=self.attempts.lock
+        )
         publisher.open()
         return publisher
 

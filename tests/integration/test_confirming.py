@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -48,7 +50,9 @@ class Copies:
         self.answers: dict[str, PublishError | None] = {}
         #: How often a channel was ended.
         self.ended: list[None] = []
-        self.connection = ConfirmingConnection(self.consumer, self.source, lambda: self.ended.append(None))
+        self.lock = threading.RLock()
+        on_missing = partial(self.ended.append, None)
+        self.connection = ConfirmingConnection(self.consumer, self.source, on_missing, lock=self.lock)
         self.connection.open()
 
     def publish(self, body: str, queue: str = "", exchange: str = "") -> None:
@@ -113,6 +117,28 @@ def test_each_publish_is_called_back_with_the_answer_of_the_broker(
     for number in range(20):
         assert copies.answers[f"good {number}"] is None
         assert isinstance(copies.answers[f"missing {number}"], UnroutableError)
+
+
+def test_a_thread_that_settles_and_the_one_that_reads_confirms_do_not_wait_for_each_other(
+    lab: Lab, make_copies: Callable[..., Copies]
+) -> None:
+    queue, copies = lab.queue(), make_copies(hub=False)
+    confirmed, both = threading.Event(), threading.Event()
+
+    def done(_error: PublishError | None) -> None:
+        confirmed.set()
+        with copies.lock:  # as the end of an attempt is recorded
+            both.set()
+
+    def settle() -> None:
+        with copies.lock:
+            copies.connection.publish(amqp.Message("first"), Route("", queue), done)
+            confirmed.wait(0.5)  # the reader may be in the callback now; it must not be
+            copies.publish("second", queue)
+
+    threading.Thread(target=settle, daemon=True).start()
+    assert both.wait(BUSY)
+    wait_for(lambda: "second" in copies.answers, seconds=BUSY)
 
 
 @pytest.mark.brokers
