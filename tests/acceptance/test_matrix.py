@@ -47,7 +47,9 @@ def terminate(lab: Lab, task_ids: set[str]) -> None:
     """Revoke each of these tasks while it runs, and end its process."""
 
     def all_ended() -> bool:
-        running = {attempt["id"] for attempt in lab.attempts()} & task_ids
+        active = lab.app.control.inspect(timeout=SECONDS, limit=1).active() or {}
+        # With the process that runs it: before it is known, Celery 5.7 stores REVOKED, also of an ignored result.
+        running = {each["id"] for tasks in active.values() for each in tasks if each["worker_pid"]} & task_ids
         if running:
             lab.app.control.revoke(list(running), terminate=True)
             task_ids.difference_update(running)
