@@ -138,7 +138,7 @@ def test_the_doctor_ends_with_1_only_when_an_operator_has_to_act(classic_lab: La
     classic_lab.channel.exchange_delete(plan.names.returns)
     text = run(app, "doctor", "--no-management", code=1).output
     assert text.startswith(f"error: {plan.queue}: ")
-    assert "-> Run `celery -A proj rmq-delay apply`" in text
+    assert "-> Run `celery -A shop rmq-delay apply`" in text
 
 
 def test_a_parked_task_is_released_and_a_second_time_not_found(lab: Lab) -> None:
