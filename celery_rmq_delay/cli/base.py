@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -79,6 +80,7 @@ def options(*given: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 only = click.option("--queue", "only", multiple=True, help="Only this origin queue; may be given several times.")
+verbose_option = partial(click.option, "--verbose", is_flag=True)
 limit_option = click.option("--limit", type=click.IntRange(1), help="At most this many messages.")
 scan_option = click.option(
     "--scan-limit", type=click.IntRange(1), default=SCAN_LIMIT, show_default=True, help="Messages to inspect per queue."

@@ -126,9 +126,17 @@ def test_the_state_is_a_table_with_the_parked_messages(lab: Lab) -> None:
     ]
 
 
-def test_the_doctor_ends_with_1_only_when_an_operator_has_to_act(classic_lab: Lab) -> None:
+def test_the_doctor_ends_with_1_only_when_an_operator_has_to_act(
+    classic_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app, plan = opened(classic_lab)
     run(app, "apply")
+    monkeypatch.setitem(sys.modules, "httpx", None)  # as without the extra `management`
+    (missing,) = [each for each in data(app, "doctor") if each["code"] == "management"]
+    assert missing["severity"] == "note"
+    assert missing["found"].startswith("The management API needs httpx")
+    assert missing["fix"] == "Run pip install 'celery-rmq-delay[management]'."
+    monkeypatch.undo()
     classic_lab.publish(plan.exhausted)
 
     def codes() -> set[str]:

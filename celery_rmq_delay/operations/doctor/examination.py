@@ -90,10 +90,7 @@ def _examine(
                 details, policies = management.queues(), management.policies()
                 bindings = management.bindings()
         except ManagementError as error:
-            found, _, hint = str(error).partition(". ")
-            unchecked = "Policies, bindings and waiting dead letters are not checked; --no-management skips the API."
-            hint = hint or unchecked
-            yield Finding("management", "warning", "management API", found, hint)
+            yield _without_management(error)
     found_plans = plans(connection, delay, only)
     for plan in found_plans:
         yield from _queue_findings(connection, delay, plan, broker, details, policies, bindings)
@@ -110,6 +107,17 @@ def _examine(
     yield from time_out_findings(delay)
     if any(consumer_count(connection, plan.queue) for plan in found_plans):
         yield from _requeues(connection, delay)
+
+
+def _without_management(error: ManagementError) -> Finding:
+    """Return the finding that the management API cannot be used, which needs no action without the optional extra."""
+    found, _, hint = str(error).partition(". ")
+    unchecked = "Policies, bindings and waiting dead letters are not checked"
+    if isinstance(error.__cause__, ImportError):
+        return Finding("management", "note", "management API", f"{found}. {unchecked}.", hint)
+    return Finding(
+        "management", "warning", "management API", found, hint or f"{unchecked}; --no-management skips the API."
+    )
 
 
 def shared_prefix_findings(delay: AppState, bindings: Bindings) -> Iterator[Finding]:
