@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from kombu import Connection
 
 
-def declare(channel: Channel, objects: Objects, command: str = "apply") -> None:
+def declare(channel: Channel, objects: Objects, words: str = "apply") -> None:
     """Declare all objects in one pipelined burst; existing ones stay as they are.
 
     Raises `ConflictError` where an object exists with other arguments, `TopologyError` where a limit of the broker is
-    reached or the user may not configure it; ``command`` is the one that declares it for another user.
+    reached or the user may not configure it; ``words``: see `command`, the one that declares it for another user.
     """
-    with _explained(command):
+    with _explained(words):
         for found in objects:
             declare_nowait(channel, found)
         synchronise(channel)

@@ -48,7 +48,9 @@ def test_the_celery_command_has_ours(bare: Environment, tmp_path: Path) -> None:
 
 @pytest.mark.versions
 def test_the_analytics_name_the_extra_that_they_need(bare: Environment, tmp_path: Path) -> None:
-    done = bare.run("-m", "celery_rmq_delay.analytics", "--help", cwd=tmp_path)
+    done = bare.run("-m", "celery_rmq_delay.analytics", "run", "--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    done = bare.run("-m", "celery_rmq_delay.analytics", "describe", "--input", "history", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout.endswith(" is not installed. Run pip install 'celery-rmq-delay[spark]'.\n")
 
