@@ -34,19 +34,28 @@ WORDS = {
 }
 #: Files with the words themselves, and files that are not text.
 _SKIPPED = ("scripts/words.py", ".svg", ".png", ".json", ".lock")
+_BUILT = ("__pycache__", "build", "dist", "site", "test-artifacts")
 _NOT_THESE = r"misspel\w*|spellcheck|spelling|spelled|spelt|wrung|strung"
 #: Between the words of a name such as OneWord.
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def listed() -> list[str]:
+    """Return the files that git keeps; in an unpacked sdist, those that are neither hidden nor built."""
+    if (ROOT / ".git").exists():
+        command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
+        return found.stdout.splitlines()
+    paths = [path.relative_to(ROOT) for path in sorted(ROOT.rglob("*"))]
+    return [str(path) for path in paths if not any(part in _BUILT or part[0] == "." for part in path.parts)]
 
 
 def main() -> int:
     """Search all files of the checkout."""
     wanted = {re.compile(rf"(?<![^\W_])({word})(?![^\W_])", re.IGNORECASE): better for word, better in WORDS.items()}
     ours = re.compile(_NOT_THESE, re.IGNORECASE)
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
     found = 0
-    for name in listed.stdout.splitlines():
+    for name in listed():
         path = ROOT / name
         if name.endswith(_SKIPPED) or not path.is_file():
             continue

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from amqp import spec
 from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionFailed
 
+from ..commands import command
 from ..exceptions import ConflictError, LockLostError, TopologyError
 from .objects import Binding, Exchange, Objects, Queue
 
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from kombu import Connection
 
 
-def declare(channel: Channel, objects: Objects, command: str = "apply") -> None:
+def declare(channel: Channel, objects: Objects, words: str = "apply") -> None:
     """Declare all objects in one pipelined burst; existing ones stay as they are.
 
     Raises `ConflictError` where an object exists with other arguments, `TopologyError` where a limit of the broker is
-    reached or the user may not configure it; ``command`` is the one that declares it for another user.
+    reached or the user may not configure it; ``words``: see `command`, the one that declares it for another user.
     """
-    with _explained(command):
+    with _explained(words):
         for found in objects:
             declare_nowait(channel, found)
         synchronise(channel)
@@ -149,7 +150,7 @@ def lock_lost() -> LockLostError:
     return LockLostError(
         "RabbitMQ has taken back the lock on the record of this ladder, because this process held it for too long "
         "(consumer_timeout) or was cut off. Another process may change the ladder now, so this one has stopped. Run "
-        "`celery -A proj rmq-delay plan`, and apply again if it shows changes."
+        f"`{command('plan')}`, and apply again if it shows changes."
     )
 
 
@@ -163,7 +164,7 @@ def check_limit(error: PreconditionFailed) -> None:
 
 
 @contextmanager
-def _explained(command: str = "apply") -> Iterator[None]:
+def _explained(words: str = "apply") -> Iterator[None]:
     try:
         yield
     except PreconditionFailed as error:
@@ -171,12 +172,12 @@ def _explained(command: str = "apply") -> Iterator[None]:
         check_limit(error)
         raise ConflictError(
             f"{error.reply_text}. The object exists with other arguments, and RabbitMQ cannot change them: "
-            "`celery -A proj rmq-delay doctor` lists the differences; drain and delete it, then apply again."
+            f"`{command('doctor')}` lists the differences; drain and delete it, then apply again."
         ) from error
     except AccessRefused as error:
         raise TopologyError(
             f"{error.reply_text}. The broker's user may not declare or bind this object: let "
-            f"`celery -A proj rmq-delay {command}` run as a user who may, and set apply_on_start=False."
+            f"`{command(words)}` run as a user who may, and set apply_on_start=False."
         ) from error
 
 

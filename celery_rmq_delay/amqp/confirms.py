@@ -16,6 +16,7 @@ import amqp
 from amqp import spec
 from amqp.exceptions import MessageNacked
 
+from ..commands import command
 from ..exceptions import (
     NackedError,
     OutcomeUnknownError,
@@ -125,7 +126,7 @@ def _mandatory(channel: amqp.Channel) -> Iterator[None]:
     finally:
         channel.events["basic_return"].discard(on_return)
     if returned:
-        raise UnroutableError(f"No queue takes messages of {returned[0]}: run `celery -A proj rmq-delay apply`.")
+        raise UnroutableError(f"No queue takes messages of {returned[0]}: run `{command('apply')}`.")
 
 
 @dataclass
@@ -151,7 +152,7 @@ class _Pending:
     def error(self) -> PublishError | None:
         """The error of a confirmed message; None where there is none."""
         if self.returned:
-            return UnroutableError(f"No queue takes messages for {self.route.where!r}: run `rmq-delay apply`.")
+            return UnroutableError(f"No queue takes messages for {self.route.where!r}: run `{command('apply')}`.")
         return lease_error(self.route, self.sent_at)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AccessRefused, ChannelError, NotFound
 
+from ..commands import command
 from ..exceptions import PublishError, TopologyError
 from .apply import ready_counts
 from .capabilities import Capabilities, capabilities
@@ -81,9 +82,7 @@ class Scan:
         try:
             found = self._channel.queue_declare(self._queue, passive=True)
         except NotFound as error:
-            raise TopologyError(
-                f"The queue {self._queue!r} does not exist: run `celery -A proj rmq-delay apply`."
-            ) from error
+            raise TopologyError(f"The queue {self._queue!r} does not exist: run `{command('apply')}`.") from error
         there, self.shared = found.message_count, bool(found.consumer_count)
         ran_empty = not there
         if there and self._is_delay_queue:

@@ -9,6 +9,9 @@ from datetime import date, timedelta
 
 from ..exceptions import AnalyticsError
 
+#: The days that curves and advice cover.
+ADVICE_DAYS = 30
+
 _FOLDER = re.compile(r"day=(\d{4}-\d{2}-\d{2})")
 
 

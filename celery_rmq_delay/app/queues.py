@@ -14,6 +14,7 @@ from kombu.entity import Queue
 from ..amqp.apply import check_limit, inspect_queue
 from ..amqp.connections import beside
 from ..amqp.record import read_record
+from ..commands import command
 from ..exceptions import TopologyError
 from ..topology.common import origin_arguments
 from ..topology.transition import Applied
@@ -118,10 +119,10 @@ class OriginQueue(Queue):
 
     def _found_differing(self, delay: AppState, error: ChannelError, connection: Connection) -> None:
         goal = f"have them rejected to {delay.settings.names.dlx(self.name)!r}"
-        fix = f"run `celery -A proj rmq-delay adopt --queue {self.name}`."
+        fix = f"run `{command(f'adopt --queue {self.name}', delay.app)}`."
         if delay.has_native_retry(self.name):
             goal = "have them wait in the queue itself"
-            fix = f"delete it with `celery -A proj rmq-delay delete-queue {self.name}` and start a worker."
+            fix = f"delete it with `{command(f'delete-queue {self.name}', delay.app)}` and start a worker."
         what, hint = "exists with other arguments", KEEP
         if not isinstance(error, PreconditionFailed):
             what, hint = "has arguments that this user may not compare", "Or allow the user to configure the queue."

@@ -14,6 +14,7 @@ from kombu.common import Broadcast
 from kombu.entity import Queue as KombuQueue
 from kombu.utils.imports import symbol_by_name
 
+from ..commands import add_app
 from ..exceptions import RmqDelayError, SettingsError
 from ..ladders import Ladder, QueueType
 from ..names import delay_queue
@@ -360,6 +361,7 @@ class AppState:
 def set_state(app: Celery, delay: AppState) -> None:
     """Attach ``delay`` to the app."""
     setattr(app, _ATTRIBUTE, delay)
+    add_app(app)
 
 
 def find_state(app: Celery) -> AppState | None:

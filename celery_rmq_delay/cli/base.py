@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,8 @@ from kombu.exceptions import KombuError
 
 from ..amqp.scan import SCAN_LIMIT
 from ..app.inventory import connect
-from ..app.state import AppState, state_of
+from ..app.state import AppState, find_state, state_of
+from ..commands import PLACEHOLDER, command
 from ..exceptions import RmqDelayError, SelectionError, SettingsError
 from ..management.client import URL_VARIABLE
 from ..stopping import exit_at_once, handling
@@ -46,10 +48,19 @@ class Command(CeleryCommand):
                 raise click.UsageError(str(error), ctx) from error
             raise click.ClickException("\n".join(map(_line, str(error).splitlines()))) from error
         except RmqDelayError as error:
-            raise click.ClickException(_line(error)) from error
+            raise click.ClickException(_without_app(ctx) or _line(error)) from error
         except (AMQPError, KombuError, OSError) as error:
             where = ctx.obj.app.connection_for_read().as_uri()
             raise click.ClickException(f"{where}: {_line(error) or type(error).__name__}") from error
+
+
+def _without_app(ctx: click.Context) -> str:
+    """Return the error of a command that was typed without ``-A``; empty if it has an app with delay queues."""
+    typed = ctx.find_root().params
+    if typed.get("app", ctx) or find_state(ctx.obj.app):
+        return ""
+    words = ctx.command_path.partition(" rmq-delay ")[2]
+    return f"-A is missing: `{command(words)}`, where {PLACEHOLDER} is the module of your app."
 
 
 def _line(error: object) -> str:
@@ -69,6 +80,7 @@ def options(*given: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 only = click.option("--queue", "only", multiple=True, help="Only this origin queue; may be given several times.")
+verbose_option = partial(click.option, "--verbose", is_flag=True)
 limit_option = click.option("--limit", type=click.IntRange(1), help="At most this many messages.")
 scan_option = click.option(
     "--scan-limit", type=click.IntRange(1), default=SCAN_LIMIT, show_default=True, help="Messages to inspect per queue."

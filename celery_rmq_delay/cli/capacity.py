@@ -18,7 +18,7 @@ from ..operations.capacity.text import estimate_json, estimate_text
 from ..operations.capacity.workload import Workload
 from ..settings.exact import ExactSettings
 from ..settings.parser import parse_settings
-from .base import Command, as_json, options, show
+from .base import Command, as_json, options, show, verbose_option
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -51,9 +51,10 @@ _COUNT = click.IntRange(1)
     click.option("--countdown", help="Mean delay of tasks with a countdown or an eta: 1h."),
     click.option("--rabbitmq", type=click.Choice(VERSIONS), default=VERSIONS[-1], show_default=True),
     click.option("--node-memory", help="RAM of a node: 8GiB. Warns if it is too little."),
+    verbose_option(help="Also show the constants that the estimate is made of, with their sources."),
     as_json,
 )
-def capacity(ctx: click.Context, *, as_json: bool, **given: Any) -> None:
+def capacity(ctx: click.Context, *, verbose: bool, as_json: bool, **given: Any) -> None:
     """Estimate how many tasks a load parks and what RabbitMQ needs for them. Connects to no broker.
 
     Exit code 1 when there are warnings.
@@ -62,7 +63,7 @@ def capacity(ctx: click.Context, *, as_json: bool, **given: Any) -> None:
         found = estimate(_workload(ctx.obj.app, given))
     except SettingsError as error:  # of the options: those of the app are checked by `install`
         raise click.UsageError(str(error), ctx) from error
-    show(estimate_json(found), estimate_text(found), as_json=as_json)
+    show(estimate_json(found), estimate_text(found, verbose=verbose), as_json=as_json)
     ctx.exit(1 if found.warnings else 0)
 
 

@@ -18,8 +18,12 @@ from ..operations.pending import Pending, ladder_change
 from ..operations.prune import Pruned
 from ..operations.release import Released
 from ..operations.status import QueueStatus, Status, TierStatus
+from ..operations.uninstall.leftovers import Kind, Report
 from ..tables import table
 
+#: Objects left for the same reason of which a short text has the names.
+_LEFT = 3
+_PLURALS: dict[Kind, str] = {"queue": "queues", "exchange": "exchanges", "policy": "policies"}
 _MESSAGE_WIDTH = 60
 _QUEUES_OWN = "the queue's"
 
@@ -262,3 +266,33 @@ def adopted_text(found: AdoptionOutcome) -> str:
         then = "forward until they are restarted" if found.rejects else "may still reject: restart them"
         lines.append(f"  {found.unanswered} consumers did not answer{listed}; workers among them {then}")
     return "\n".join(lines)
+
+
+def uninstalled_text(report: Report, *, verbose: bool) -> str:
+    """Return what an uninstall did or would do, and what is left; all names only if ``verbose``."""
+    return "\n".join(_uninstalled(report, verbose=verbose))
+
+
+def _uninstalled(report: Report, *, verbose: bool) -> Iterator[str]:
+    if report.refused:
+        yield f"It would be refused now: {report.refused}"
+    for queue, count in report.moved.items():
+        would = f"{count} messages of {queue} would be put into their queue"
+        yield would if report.dry_run else f"put {count} messages into {queue}"
+    verb = "would delete" if report.dry_run else "deleted"
+    names = {kind: [each.name for each in report.deleted if each.kind == kind] for kind in _PLURALS}
+    counts = {kind: f"{len(of)} {kind if len(of) == 1 else _PLURALS[kind]}" for kind, of in names.items() if of}
+    if verbose:
+        yield from (f"{verb} {count}: {', '.join(names[kind])}" for kind, count in counts.items())
+    elif counts:
+        yield f"{verb} {', '.join(counts.values())} (--verbose lists them)"
+    alike: dict[tuple[str, str], list[str]] = {}
+    for each in report.left:
+        alike.setdefault((each.reason, each.fix), []).append(f"{each.kind} {each.name}")
+    for (reason, fix), objects in alike.items():
+        more = 0 if verbose else len(objects) - _LEFT
+        listed = f"{', '.join(objects[:_LEFT])} and {more} more" if more > 0 else ", ".join(objects)
+        yield f"left: {listed}: {reason}\n    -> {fix}"
+    if not report and not report.left:
+        where = "" if report.verified else " that the settings and records name"
+        yield f"Nothing of this package{where} is in the broker."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,10 @@ from .base import (
     options,
     require_answer,
     show,
+    verbose_option,
     yes_option,
 )
+from .text import uninstalled_text
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -50,13 +51,14 @@ if TYPE_CHECKING:
     click.option("--discard-events", is_flag=True, help="Delete the events queue even if it is not empty."),
     click.option("--dry-run", is_flag=True, help="Only show what would be done. Exit code 2 when there is something."),
     yes_option,
+    verbose_option(help="Show the names of all objects, instead of their numbers."),
     management_option,
     no_management_option,
     as_json,
 )
 def uninstall_command(
-    ctx: click.Context, *, wait: str | None, dry_run: bool, yes: bool, management_url: str | None, no_management: bool,
-    as_json: bool, **given: Any,
+    ctx: click.Context, *, wait: str | None, dry_run: bool, yes: bool, verbose: bool, management_url: str | None,
+    no_management: bool, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Delete everything that this package has in the broker. Stop its workers first.
 
@@ -78,10 +80,10 @@ def uninstall_command(
             if planned.refused:
                 raise RmqDelayError(planned.refused)
             if planned:
-                click.echo("\n".join(_lines(planned)))
+                click.echo(uninstalled_text(planned, verbose=verbose))
                 click.confirm("Uninstall?", abort=True, err=True)
         report = run(dry_run=dry_run)
-    show(report.to_json(), "\n".join(_lines(report)), as_json=as_json)
+    show(report.to_json(), uninstalled_text(report, verbose=verbose), as_json=as_json)
     ctx.exit(CHANGES_WAIT if dry_run and report else 1 if report.left else 0)
 
 
@@ -94,23 +96,3 @@ def _management(stack: ExitStack, delay: AppState, connection: Connection, url: 
         click.echo(f"Only objects that the settings and records name are found: {error}", err=True)
         return None
     return management
-
-
-def _lines(report: Report) -> Iterator[str]:
-    if report.refused:
-        yield f"It would be refused now: {report.refused}"
-    for queue, count in report.moved.items():
-        would = f"{count} messages of {queue} would be put into their queue"
-        yield would if report.dry_run else f"put {count} messages into {queue}"
-    verb = "would delete" if report.dry_run else "deleted"
-    for kind, plural in (("queue", "queues"), ("exchange", "exchanges"), ("policy", "policies")):
-        if names := [each.name for each in report.deleted if each.kind == kind]:
-            yield f"{verb} {len(names)} {kind if len(names) == 1 else plural}: {', '.join(names)}"
-    alike: dict[tuple[str, str], list[str]] = {}
-    for each in report.left:
-        alike.setdefault((each.reason, each.fix), []).append(f"{each.kind} {each.name}")
-    for (reason, fix), objects in alike.items():
-        yield f"left: {', '.join(objects)}: {reason}\n    -> {fix}"
-    if not report and not report.left:
-        where = "" if report.verified else " that the settings and records name"
-        yield f"Nothing of this package{where} is in the broker."

@@ -10,6 +10,7 @@ from amqp.exceptions import PreconditionFailed
 from ..amqp.apply import declare_nowait, ready_counts, synchronise
 from ..amqp.connections import another, keeps_waiting
 from ..amqp.objects import Queue, arguments
+from ..commands import command
 from ..exceptions import TopologyError
 from ..topology.common import managed_queue_arguments
 
@@ -41,7 +42,7 @@ def connect_events(source: Connection, delay: AppState) -> Connection:
             declare_events(connection, delay)
         elif ready_counts(connection, [delay.settings.names.events])[delay.settings.names.events] is None:
             raise TopologyError(
-                f"The queue {delay.settings.names.events!r} is missing: run `celery -A proj rmq-delay apply`."
+                f"The queue {delay.settings.names.events!r} is missing: run `{command('apply', delay.app)}`."
             )
         connection.default_channel.confirm_select()
     except BaseException:
@@ -60,6 +61,7 @@ def declare_events(connection: Connection, delay: AppState) -> None:
     except PreconditionFailed as error:
         logger.warning(
             "The events queue exists with other arguments (%s) and is used unchanged. To change it, delete it when it "
-            "is empty, then run `celery -A proj rmq-delay apply`.",
+            "is empty, then run `%s`.",
             error.reply_text,
+            command("apply", delay.app),
         )

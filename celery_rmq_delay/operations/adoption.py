@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..amqp.apply import consumer_count
 from ..amqp.capabilities import capabilities
 from ..app.inventory import applied, plans
+from ..commands import command
 from ..exceptions import AdoptionError
 from ..management.policies import DLX, PolicyPlan, applying, effective_limit, find_ours, plan_policy, wanted_keys
 from ..management.records import Policy
@@ -199,8 +200,9 @@ class Adopter:
         present = find_ours(self.names, queue, policies)
         if present is not None and adoption is not None and not _is_as_written(present, adoption):
             raise AdoptionError(
-                f"The policy {present.name!r} was changed after it was written. Run `celery -A proj rmq-delay "
-                f"adopt --queue {queue}` to write it again, and then --undo, or restore it by hand."
+                f"The policy {present.name!r} was changed after it was written. Run "
+                f"`{command(f'adopt --queue {queue}', self.delay.app)}` to write it again, and then "
+                "--undo, or restore it by hand."
             )
         detail = self.management.queue(queue)
         others = [policy for policy in policies if present is None or policy.name != present.name]
@@ -244,7 +246,7 @@ class Adopter:
         if not self._poll(self.patience.effect, none_left):
             raise AdoptionError(
                 f"Dead letters of queue {queue!r} still wait for a target queue, and would be lost without the policy. "
-                "Workers already forward. Run `celery -A proj rmq-delay doctor`, then --undo again."
+                f"Workers already forward. Run `{command('doctor', self.delay.app)}`, then --undo again."
             )
 
     # -- both ----------------------------------------------------------------------------------------------------
@@ -258,7 +260,7 @@ class Adopter:
         if detail is None:
             raise AdoptionError(
                 f"There is no queue {queue!r} in the vhost {self.management.vhost!r}, so there is nothing to adopt. "
-                "Run `celery -A proj rmq-delay apply` to declare it with the dead-letter exchange."
+                f"Run `{command('apply', self.delay.app)}` to declare it with the dead-letter exchange."
             )
         return detail
 

@@ -12,6 +12,7 @@ from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 
 from ..amqp.apply import exchange_exists, ready_counts
+from ..commands import command
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -75,7 +76,9 @@ def still_used(app: Celery, *, every_task: bool) -> bool:
     return not every_task and "quorum" in kinds
 
 
-MIGRATE = "`celery -A proj rmq-delay migrate --from celery-native`"
+def migrate() -> str:
+    """Return the command that moves the messages of Celery's native delayed delivery."""
+    return command("migrate --from celery-native")
 
 
 def describe(found: Leftovers, *, used: bool) -> tuple[str, str]:
@@ -83,8 +86,8 @@ def describe(found: Leftovers, *, used: bool) -> tuple[str, str]:
     text = f"Celery's native delayed delivery has left {len(found.queues)} queues with {found.messages} messages."
     if used:
         return text.replace(" has left ", " keeps "), (
-            f"Tasks that are not a RetryableTask use it. To stop them, set exact_for to 'all'; then run {MIGRATE}."
+            f"Tasks that are not a RetryableTask use it. To stop them, set exact_for to 'all'; then run `{migrate()}`."
         )
     if found.messages:
-        return text, f"Run {MIGRATE}; --remove also deletes the empty queues."
-    return text, f"Run {MIGRATE[:-1]} --remove` to delete them."
+        return text, f"Run `{migrate()}`; --remove also deletes the empty queues."
+    return text, f"Run `{migrate()} --remove` to delete them."

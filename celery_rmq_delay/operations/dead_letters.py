@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from ..commands import command
 from .findings import Finding
 
 if TYPE_CHECKING:
@@ -40,6 +41,6 @@ def dead_letter_findings(
         target = details[name].target
         found = f"{count} dead letters wait in {name} because no queue has taken them."
         full = f"If {target} is full, drain it" if target else "Empty a full target queue"
-        stay = "If they stay, run `celery -A proj rmq-delay apply`."
+        stay = f"If they stay, run `{command('apply', delay.app)}`."
         hint = f"{full}: RabbitMQ sends them again after up to {_AGAIN}. {stay}"
         yield Finding("dead-letters-waiting", "warning", target or name, found, hint)

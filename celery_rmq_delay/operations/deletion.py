@@ -16,6 +16,7 @@ from ..amqp.connections import beside
 from ..amqp.objects import Objects, Queue, arguments
 from ..amqp.record import locked_record
 from ..amqp.scan import SCAN_LIMIT, scanning
+from ..commands import command
 from ..exceptions import RmqDelayError
 from ..topology.transition import recorded
 from .release import counted_copy
@@ -70,7 +71,7 @@ def delete_origin(
     if found.deleted or found.consumers:
         return found
     if apply.inspect_queue(connection, plan.record_queue().name) is None:
-        raise RmqDelayError(f"Queue {plan.queue!r} has no ladder: run `celery -A proj rmq-delay apply` first.")
+        raise RmqDelayError(f"Queue {plan.queue!r} has no ladder: run `{command('apply')}` first.")
     with locked_record(connection, plan.record_queue(), lock_timeout, create=False) as (_, record):
         objects = plan.objects(recorded(connection, plan, record).highest_tier) + exact
         ways = tuple(each for each in objects.bindings if each.to == "queue" and each.destination == plan.queue)

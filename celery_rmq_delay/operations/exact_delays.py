@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..amqp.apply import drift, ready_counts, unconsumed
 from ..exceptions import TopologyError
-from .findings import APPLY, REDECLARE, Finding
+from .findings import Finding, apply_fix, redeclare_fix
 from .pending import Pending
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ def exact_findings(connection: Connection, delay: AppState, queues: Iterable[str
         yield Finding("exact-topology", "error", f"{delay.setting}.exact_delays", str(error), "See the message.")
         return
     for each in waiting.conflicts:
-        yield Finding("exact-conflict", "error", waiting.queue, each.difference, REDECLARE)
+        yield Finding("exact-conflict", "error", waiting.queue, each.difference, redeclare_fix())
     if waiting.create:
-        yield Finding("exact-missing", "error", waiting.queue, waiting.missing, APPLY)
+        yield Finding("exact-missing", "error", waiting.queue, waiting.missing, apply_fix())
     for topology in exact.topologies:
         yield from _unconsumed(connection, topology)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-#: The fixes for missing objects, and for one that differs.
-APPLY = "Run `celery -A proj rmq-delay apply`, or start a worker."
-REDECLARE = "Drain and delete it, then run `celery -A proj rmq-delay apply`."
+from ..commands import command
 
 Severity = Literal["error", "warning", "note"]
 
@@ -34,3 +32,13 @@ class Finding:
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return dict(vars(self))
+
+
+def apply_fix() -> str:
+    """Return the fix where the broker is not as planned."""
+    return f"Run `{command('apply')}`, or start a worker."
+
+
+def redeclare_fix() -> str:
+    """Return the fix where an object exists with other arguments."""
+    return f"Drain and delete it, then run `{command('apply')}`."

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..amqp import apply
 from ..amqp.objects import Queue
 from ..amqp.record import Record, locked_record
+from ..commands import command
 from ..durations import format_ms
 from ..ladders import Ladder
 from ..topology.transition import Applied
@@ -100,7 +101,7 @@ class _Prune:
         if key not in self.applied.retired or key in self.plan.ladders or key in self.applied.in_force:
             return False
         if self.applied.phase != "settled":
-            self.report.kept[key] = "A change of ladders was interrupted: run `celery -A proj rmq-delay apply` first."
+            self.report.kept[key] = f"A change of ladders was interrupted: run `{command('apply')}` first."
             return False
         longest = max(ttl for tier_index in range(1, len(ladder) + 1) for ttl in ladder.lane_ttls(tier_index)) / 1000
         left = self.applied.retired[key] + longest + GRACE - time.time()

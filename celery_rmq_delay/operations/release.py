@@ -12,6 +12,7 @@ from ..amqp.capabilities import capabilities
 from ..amqp.copies import copy_of
 from ..amqp.scan import SCAN_LIMIT, TRACED_SCAN_LIMIT, Scan, inspection_leaves_no_trace, scanning
 from ..app.inventory import applied
+from ..commands import command
 from ..exceptions import PublishError, SelectionError, UnroutableError
 from ..names import return_key
 
@@ -43,7 +44,7 @@ class Place:
         """
         queue, exchange, key = self.plan.queue, self.plan.names.returns, return_key(self.plan.queue, self.tier_index)
         if not scan.bind(queue, exchange, key):  # else it would be exhausted
-            raise UnroutableError(f"No queue takes messages for {queue!r}: run `celery -A proj rmq-delay apply`.")
+            raise UnroutableError(f"No queue takes messages for {queue!r}: run `{command('apply')}`.")
         scan.move(message, counted_copy(self.plan, message, {}), exchange, key)
 
 

@@ -21,6 +21,7 @@ from kombu.utils.collections import eqhash
 from ..amqp.capabilities import capabilities
 from ..amqp.confirms import CONFIRM_TIMEOUT, confirmed, lease_error, refusal
 from ..amqp.connections import another
+from ..commands import command
 from ..exceptions import NackedError, PublishError, UnroutableError
 from ..headers import (
     DUE,
@@ -154,7 +155,7 @@ class Redirect:
             return self._try_twice(body, options)
         except NotFound as error:
             raise UnroutableError(
-                f"{error.reply_text}. Run `celery -A proj rmq-delay apply --exact-delays` as a user who may declare it."
+                f"{error.reply_text}. Run `{command('apply --exact-delays')}` as a user who may declare it."
             ) from error
         except ChannelError as error:
             self._reopen()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..amqp import apply
 from ..amqp.objects import Binding, Exchange, Objects, arguments
 from ..amqp.record import Record, locked_record
+from ..commands import command
 from ..exceptions import LockLostError, TopologyError
 from ..ladders import Ladder
 from .adoption import Adoption
@@ -238,7 +239,7 @@ def lost_record(plan: LadderPlan) -> tuple[str, str]:
         "differs from these settings: it cannot be replaced, as retries would wait in both."
     )
     hint = (
-        f"Stop all workers of {queue!r} and run `celery -A proj rmq-delay apply --reset --queue {queue}`; or, if the "
+        f"Stop all workers of {queue!r} and run `{command(f'apply --reset --queue {queue}')}`; or, if the "
         "settings have changed, restore the applied ones. Find out what removed the record: a purge, or a "
         "policy with message-ttl, expires or max-length."
     )

@@ -11,6 +11,7 @@ from kombu import Consumer, Queue
 from .. import headers as h
 from ..amqp.copies import copy_of
 from ..amqp.route import Route
+from ..commands import command
 from ..exceptions import RmqDelayError, TopologyError
 
 if TYPE_CHECKING:
@@ -48,9 +49,7 @@ class Releaser:
         try:
             self._consumer.consume()
         except NotFound as error:
-            raise TopologyError(
-                f"The queue {self._loop.wait!r} does not exist: run `celery -A proj rmq-delay apply`."
-            ) from error
+            raise TopologyError(f"The queue {self._loop.wait!r} does not exist: run `{command('apply')}`.") from error
 
     def cancel(self) -> None:
         """Stop consuming."""

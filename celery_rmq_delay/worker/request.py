@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from celery.worker import request as stock
 from celery.worker import state
 
 from .. import headers as h
+from ..commands import command
 from ..events import schema as events
 from ..events.encode import Waits
 from ..retry.decision import Action, Attempt, End, Ending, end
@@ -366,8 +368,22 @@ class RetryableRequest(stock.Request):
             traceback=traceback,
             crashes=self._crashes,
             before_ack=partial(self._copied, events.EXHAUSTED, exc, traceback, reason=reason, crashes=self._crashes),
-            after_ack=partial(self._send, task_exhausted, exception=exc, reason=reason),
+            after_ack=partial(self._announce_exhausted, exc, reason),
         )
+
+    def _announce_exhausted(self, exc: Any, reason: Any) -> None:
+        """Log where the message is, and send the signal."""
+        delay = self._worker.delay
+        logger.warning(
+            "Task %s[%s] is exhausted (%s): it waits in the queue %s, see `%s`",
+            self.name,
+            self.id,
+            reason,
+            delay.settings.exhausted_queue,
+            command(f"exhausted show {shlex.quote(str(self.id))}", delay.app),
+            extra={"task_id": self.id, "queue": self._delivery.queue},
+        )
+        self._send(task_exhausted, exception=exc, reason=reason)
 
     def give_up_crashed(self, crashes: int) -> None:
         """Give up a task that killed ``crashes`` workers from the quarantine queue, without running it again."""

@@ -21,6 +21,7 @@ from ..amqp.connections import beside
 from ..amqp.copies import parked_copy
 from ..app.inventory import applied
 from ..app.queues import compare
+from ..commands import command
 from ..durations import aware_eta, until_ms
 from ..events.failures import type_name
 from ..events.reporter import Reporter
@@ -655,5 +656,5 @@ def _not_as_planned(what: str, missing: list[Drift]) -> str:
     listed = ", ".join(f"{each.kind} {each.name} ({each.problem})" for each in missing[:5])
     return (
         f"{what}: {len(missing)} objects are not as planned: {listed}. Messages would be lost: run "
-        "`celery -A proj rmq-delay apply`, or set apply_on_start=True."
+        f"`{command('apply')}`, or set apply_on_start=True."
     )

@@ -139,6 +139,19 @@ def test_an_exception_to_give_up_on_is_exhausted_at_once(running_classic: Lab) -
     assert len(running_classic.attempts(result.id)) == 1
 
 
+def test_the_log_names_the_queue_of_an_exhausted_task_and_the_command_that_shows_it(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab("classic", exhausted_queue="dead")
+    worker = lab.worker()
+    result = lab.task("gives_up").delay()
+    wait_for(lambda: lab.count("dead"), "the exhausted task")
+    show = f"celery -A tests.support.workers.project rmq-delay exhausted show {result.id}"
+    line = f"{lab.task('gives_up').name}[{result.id}] is exhausted (gave_up): it waits in the queue dead, see `{show}`"
+    wait_for(lambda: line in worker.logs(), "the line in the log")
+    assert "rmq_delay.exhausted" not in worker.logs()
+
+
 def test_max_retries_below_the_ladder_ends_the_task_sooner(running_classic: Lab) -> None:
     result = running_classic.task("limited").delay()
 

@@ -198,7 +198,6 @@ def test_one_click_mutes_one_group_and_returns_to_the_list(client: Client) -> No
     url = f"{GROUPS}{group.pk}/mute/"
     assert client.post(url, {"muted": "1"})["Location"] == f"{GROUPS}{group.pk}/change/"
     assert client.post(url).status_code == 400
-    assert client.get(url).status_code == 403
     assert people.staff("view_failuregroup").post(url, {"muted": "0"}).status_code == 403
 
 

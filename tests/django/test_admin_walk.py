@@ -12,6 +12,7 @@ import pytest
 from django.apps import apps
 from django.conf import settings
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.test import Client, override_settings
 from django.urls import get_resolver
@@ -28,15 +29,21 @@ from celery_rmq_delay.contrib.django.models import (
     UnreadableMessage,
 )
 from tests.support.django import people, seed
+from tests.support.django.admin_pages import messages_of
 from tests.support.django.admin_sites import operations_desk
 from tests.support.django.markup import faults
 
 SITES = {"admin": admin.site, "desk": operations_desk}
 #: Both have the same pages; other tests check that.
 each_site = pytest.mark.parametrize("site", ["admin", pytest.param("desk", marks=pytest.mark.slow)])
-#: Pages for reading; all others take a POST or are forbidden.
+#: Pages for reading; all others are forbidden or take a POST, and answer a GET with the way to the page of their row.
 READABLE = {"changelist", "change", "history"}
 FORBIDDEN = {"add", "delete"}
+
+
+def of_a_get(page: str) -> int:
+    """Return the status of a GET by a user who may view the page."""
+    return 200 if page in READABLE else 403 if page in FORBIDDEN else 302
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +118,7 @@ def test_a_superuser_sees_every_page_that_is_there_to_be_seen_and_no_page_writes
     before = contents()
     for address, model, page in addresses(rows):
         answer = browser.get(address)
-        assert answer.status_code == (200 if page in READABLE else 403), address
+        assert answer.status_code == of_a_get(page), address
         if page in READABLE:
             assert faults(answer.content.decode()) == [], address
             styles = re.findall(r'<link[^>]*href="/static/(.+?)"', answer.content.decode())
@@ -150,6 +157,36 @@ def test_every_page_requires_a_login(rows: dict[str, Any]) -> None:
     assert contents() == before
 
 
+@each_site
+def test_who_logs_in_again_lands_on_the_page_whose_button_was_pressed(rows: dict[str, Any], site: str) -> None:
+    browser = people.superuser()
+    user = User.objects.get()
+    user.set_password("s3cr3t")
+    user.save()
+    posted = [each for each in addresses(rows, site) if each[2] not in READABLE | FORBIDDEN]
+    assert {page for _address, _model, page in posted} == {
+        "cancel", "download", "drop", "edit", "mute", "note", "requeue", "reveal",
+    }  # fmt: skip
+    before = without_logins()
+    for address, model, page in posted:
+        browser.logout()
+        login = browser.post(address, {"muted": "1", "note": "x", "confirm": "1", "queue": "q"})
+        assert login["Location"] == f"/{site}/login/?next={address}"
+        again = browser.post(login["Location"], {"username": "alice", "password": "s3cr3t"}, follow=True)
+        change = f"/{site}/rmq_delay/{model}/{rows[model].pk}/change/"
+        assert again.redirect_chain == [(address, 302), (change, 302)], address
+        assert again.status_code == 200, address
+        (message,) = messages_of(again)
+        assert message.startswith("Nothing was done"), (address, page)
+        assert browser.put(address).status_code == 405
+    assert without_logins() == before
+
+
+def without_logins() -> dict[str, Any]:
+    """Return everything in the database but sessions and users, whose last login changes."""
+    return {label: found for label, found in contents().items() if label != "auth.User"}
+
+
 def test_staff_without_permissions_may_open_no_page(rows: dict[str, Any]) -> None:
     browser = people.staff()
     before = contents()
@@ -165,10 +202,10 @@ def test_each_view_permission_opens_its_own_pages_only(rows: dict[str, Any], sit
         browser = people.staff(permission, name=permission)
         own = permission.removeprefix("view_")
         for address, model, page in addresses(rows, site):
-            allowed = model == own and page in READABLE
             answer = browser.get(address)
-            assert answer.status_code == (200 if allowed else 403), (permission, address)
-            if allowed:
+            expected = of_a_get(page) if model == own else 403
+            assert answer.status_code == expected, (permission, address)
+            if expected == 200:
                 assert faults(answer.content.decode()) == []
 
 

@@ -126,9 +126,17 @@ def test_the_state_is_a_table_with_the_parked_messages(lab: Lab) -> None:
     ]
 
 
-def test_the_doctor_ends_with_1_only_when_an_operator_has_to_act(classic_lab: Lab) -> None:
+def test_the_doctor_ends_with_1_only_when_an_operator_has_to_act(
+    classic_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app, plan = opened(classic_lab)
     run(app, "apply")
+    monkeypatch.setitem(sys.modules, "httpx", None)  # as without the extra `management`
+    (missing,) = [each for each in data(app, "doctor") if each["code"] == "management"]
+    assert missing["severity"] == "note"
+    assert missing["found"].startswith("The management API needs httpx")
+    assert missing["fix"] == "Run pip install 'celery-rmq-delay[management]'."
+    monkeypatch.undo()
     classic_lab.publish(plan.exhausted)
 
     def codes() -> set[str]:
@@ -138,7 +146,7 @@ def test_the_doctor_ends_with_1_only_when_an_operator_has_to_act(classic_lab: La
     classic_lab.channel.exchange_delete(plan.names.returns)
     text = run(app, "doctor", "--no-management", code=1).output
     assert text.startswith(f"error: {plan.queue}: ")
-    assert "-> Run `celery -A proj rmq-delay apply`" in text
+    assert "-> Run `celery -A shop rmq-delay apply`" in text
 
 
 def test_a_parked_task_is_released_and_a_second_time_not_found(lab: Lab) -> None:

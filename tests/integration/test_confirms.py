@@ -68,7 +68,7 @@ def test_a_message_that_the_broker_has_is_published(lab: Lab) -> None:
 
 
 def test_a_message_that_reaches_no_queue_is_an_error_with_the_fix(lab: Lab) -> None:
-    with pytest.raises(UnroutableError, match=r"routing key 'no-such-queue': run `celery -A proj rmq-delay apply`"):
+    with pytest.raises(UnroutableError, match=r"routing key 'no-such-queue': run `celery -A \S+ rmq-delay apply`"):
         publish_confirmed(lab.channel, message(), "", "no-such-queue")
     queue = lab.queue()
     publish_confirmed(lab.channel, message(), "", queue)

@@ -120,7 +120,8 @@ def test_a_lost_record_is_found_with_a_fix_for_every_former_ladder(lab: Lab) -> 
     assert plan.record_queue().name in finding.found
     assert run(app, "plan", code=1).stdout.startswith(f"{plan.queue}:\n  ! the record of the ladder in force is gone")
     assert data(app, "plan", code=1)[0]["lost"] is True
-    assert finding.fix in " ".join(run(app, "apply", code=1).output.split())
+    fix = re.sub(r"-A \S+", "-A shop", finding.fix)  # this process may have several apps
+    assert fix in " ".join(run(app, "apply", code=1).output.split())
 
     consumer = lab.channel.basic_consume(plan.queue)
     assert "(consumers: 1): stop all its workers first" in run(app, "apply", "--reset", code=1).output

@@ -129,7 +129,7 @@ def test_a_queue_that_exists_is_used_as_it_is_and_logged_once(
 def test_a_queue_that_exists_is_an_error_where_the_settings_are_strict(lab: Lab, shops: Any, side: str) -> None:
     shop = shops(strict=True)
     lab.queue(shop.queue)
-    adopt = rf"run `celery -A proj rmq-delay adopt --queue {shop.queue}`\. Do not delete the queue while "
+    adopt = rf"run `celery -A shop rmq-delay adopt --queue {shop.queue}`\. Do not delete the queue while "
     found = rf"The queue '{shop.queue}' exists with other arguments .* instead, {adopt}"
     with pytest.raises(TopologyError, match=found) as caught:
         shop.send() if side == "publisher" else shop.consume()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -72,6 +73,21 @@ def test_the_quickstart_prints_the_documented_output(rmq_vhost: str, tmp_path: P
     assert "Applied the ladder of queue celery" in text
     assert text.count("retry: Retry in 1.0s: ConnectionError('The gateway does not answer.')") == 1
     assert text.count("retry: Retry in 2.0s: ConnectionError('The gateway does not answer.')") == 1
+
+
+def test_the_readme_shows_a_call_and_a_worker_whose_log_shows_its_retries(rmq_vhost: str, tmp_path: Path) -> None:
+    readme = ROOT / "README.md"
+    write(readme, tmp_path, "shop.py", "send.py")
+    shop = tmp_path / "shop.py"
+    assert '{"tiers": ["10s", "1m",' in shop.read_text()
+    shop.write_text(shop.read_text().replace('"10s", "1m"', '"200ms", "400ms"'))
+    (started,) = (line for each in snippets(readme) for line in each.code.splitlines() if " worker " in line)
+    assert started.startswith("celery -A shop worker --loglevel INFO ")  # as `worker` runs it
+    (printed,) = re.findall(r"print.*  # after 70 s: (.*)", (tmp_path / "send.py").read_text())
+    with worker(tmp_path, rmq_vhost, "shop") as log:
+        sent = script(tmp_path, rmq_vhost, "send.py", 60)
+        assert sent.stdout == f"{printed}\n", sent.stderr + log.read_text()
+        assert log.read_text().count("retry: Retry in 0.") == 2
 
 
 def test_the_topology_of_ones_own_holds_a_call(rmq_vhost: str, tmp_path: Path) -> None:

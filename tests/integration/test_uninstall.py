@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
@@ -312,6 +313,10 @@ def test_a_script_without_yes_changes_nothing_and_gets_exit_code_1(applied: Shop
     before = applied.trace()
     output = run(applied.app, "uninstall", "--management-url", applied.management_url, code=1).output
     assert "Uninstall? [y/N]" in output
+    assert re.search(r"^would delete \d+ queues, \d+ exchanges \(--verbose lists them\)$", output, re.MULTILINE)
+    assert "payments.quarantine" not in output
+    output = run(applied.app, "uninstall", "--verbose", "--management-url", applied.management_url, code=1).output
+    assert re.search(r"^would delete \d+ queues: .*\bpayments\.quarantine\b", output, re.MULTILINE)
     assert "Aborted!" in output
     assert applied.trace() == before
 

@@ -7,6 +7,8 @@ import configparser
 import email
 import hashlib
 import re
+import shutil
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -24,31 +26,6 @@ from tests.support import ROOT
 from tests.support.packaging.bare import Built, build
 
 PACKAGE = ROOT / "celery_rmq_delay"
-#: Parts of the checkout that belong into the sdist, as the build's configuration does not list them.
-FOLDERS = (
-    ".ci",
-    ".github",
-    "benchmarks",
-    "celery_rmq_delay",
-    "chaos",
-    "docs",
-    "example_django_project",
-    "scripts",
-    "tests",
-)
-FILES = {
-    ".gitignore",
-    ".pre-commit-config.yaml",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "LICENSE",
-    "Makefile",
-    "README.md",
-    "conftest.py",
-    "mkdocs.yml",
-    "pyproject.toml",
-    "tox.ini",
-}
 #: Third-party modules by the requirement that brings them, where the names differ.
 BRINGS = {"prometheus_client": "prometheus-client", "py4j": "pyspark"}
 #: The extras whose requirements a part of the package may import, the longest folder first.
@@ -62,11 +39,19 @@ EXTRAS = {
 }
 
 
+IGNORED = pathspec.GitIgnoreSpec.from_lines([".git", *(ROOT / ".gitignore").read_text().splitlines()])
+
+
 def files(folder: Path) -> set[str]:
-    """Return the files of a folder that git would keep, by their paths in the checkout."""
-    ignored = pathspec.GitIgnoreSpec.from_lines((ROOT / ".gitignore").read_text().splitlines())
+    """Return the files of a folder that git would keep, by their paths in the checkout or in an unpacked sdist."""
     found = {str(path.relative_to(ROOT)) for path in folder.rglob("*") if path.is_file()}
-    return found - set(ignored.match_files(found))
+    return found - set(IGNORED.match_files(found))
+
+
+def all_files() -> set[str]:
+    """Return all files that git would keep."""
+    kept = [each for each in ROOT.iterdir() if not IGNORED.match_file(f"{each.name}/" if each.is_dir() else each.name)]
+    return set.union(*(files(each) if each.is_dir() else {each.name} for each in kept))
 
 
 @pytest.fixture
@@ -89,11 +74,26 @@ def test_the_wheel_holds_the_package_with_all_its_files_and_nothing_else(built: 
     assert "celery_rmq_delay/py.typed" in names
 
 
-def test_the_sdist_has_the_files_to_build_test_and_document_the_package(built: Built) -> None:
+def test_the_sdist_has_all_files_of_the_checkout(built: Built) -> None:
     with tarfile.open(built.sdist) as sdist:
         names = {member.name.partition("/")[2] for member in sdist.getmembers() if member.isfile()}
-    wanted = set.union(FILES, *(files(ROOT / folder) for folder in FOLDERS))
-    assert names == wanted | {"PKG-INFO"}
+    assert names == all_files() | {"PKG-INFO"}
+
+
+def test_the_sdist_has_what_the_targets_of_its_makefile_run(built: Built, tmp_path: Path) -> None:
+    shutil.unpack_archive(built.sdist, tmp_path, filter="data")
+    (place,) = tmp_path.iterdir()
+    makefile = (place / "Makefile").read_text()
+    paths = set(re.findall(r"(?<![\w./])(?:\.github|scripts|tests)/[\w./*-]+", makefile))
+    modules = {name for name in re.findall(r" -m (\w+)", makefile) if (ROOT / name).exists()}
+    assert {"scripts/words.py", ".github/workflows/*.yml"} <= paths
+    assert {"benchmarks", "chaos", "example_django_project", "fuzz"} <= modules
+    assert [pattern for pattern in paths | modules if not [*place.glob(pattern)]] == []
+    # The only check of `make lint` that runs git, where there is git.
+    done = subprocess.run([sys.executable, "scripts/words.py"], cwd=place, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    (place / "docs" / "wrong.md").write_text("A run" + "g.\n")  # a discarded word
+    assert subprocess.run([sys.executable, "scripts/words.py"], cwd=place, capture_output=True).returncode == 1
 
 
 def test_the_metadata_describes_the_package(metadata: Message) -> None:

@@ -48,7 +48,9 @@ def test_the_celery_command_has_ours(bare: Environment, tmp_path: Path) -> None:
 
 @pytest.mark.versions
 def test_the_analytics_name_the_extra_that_they_need(bare: Environment, tmp_path: Path) -> None:
-    done = bare.run("-m", "celery_rmq_delay.analytics", "--help", cwd=tmp_path)
+    done = bare.run("-m", "celery_rmq_delay.analytics", "run", "--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    done = bare.run("-m", "celery_rmq_delay.analytics", "describe", "--input", "history", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout.endswith(" is not installed. Run pip install 'celery-rmq-delay[spark]'.\n")
 
@@ -66,7 +68,7 @@ def test_the_demo_runs_with_a_private_broker(bare: Environment, tmp_path: Path) 
 
 
 @pytest.mark.versions
-def test_a_task_advances_through_its_ladder(bare: Environment, rmq_vhost: str, tmp_path: Path) -> None:
+def test_a_task_advances_through_its_ladder_and_the_doctor_has_only_notes(bare: Environment, rmq_vhost: str, tmp_path: Path) -> None:
     write(ROOT / "docs/start/quickstart.md", tmp_path, "shop.py", "send.py")
     command = [str(bare.python), "-m", "celery", "-A", "shop", "worker", "--pool", "solo", "--loglevel", "INFO"]
     log = tmp_path / "worker.log"
@@ -79,6 +81,10 @@ def test_a_task_advances_through_its_ladder(bare: Environment, rmq_vhost: str, t
         try:
             wait_for(lambda: " ready." in log.read_text() or worker.poll() is not None, "the worker")
             sent = bare.run("send.py", cwd=tmp_path, BROKER_URL=rmq_vhost)
+            doctor = bare.run("-m", "celery", "-A", "shop", "rmq-delay", "doctor", cwd=tmp_path, BROKER_URL=rmq_vhost)
         finally:
             worker.kill()
     assert sent.stdout == "order 7 charged after 2 retries\n", sent.stdout + log.read_text()
+    assert doctor.returncode == 0, doctor.stdout
+    assert "note: management API: The management API needs httpx." in doctor.stdout
+    assert "`celery -A shop rmq-delay exhausted list`" in doctor.stdout

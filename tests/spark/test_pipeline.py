@@ -19,12 +19,12 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from celery_rmq_delay.analytics.days import Days
+from celery_rmq_delay.analytics.days import ADVICE_DAYS, Days
 from celery_rmq_delay.analytics.estimate.options import Options as Estimate
 from celery_rmq_delay.analytics.run import computing, pipeline
 from celery_rmq_delay.analytics.run.describe import evaluate_ladders
 from celery_rmq_delay.analytics.run.pipeline import broken_file, partitions_for
-from celery_rmq_delay.analytics.run.planning import ADVICE_DAYS, Run
+from celery_rmq_delay.analytics.run.planning import Run
 from celery_rmq_delay.analytics.run.report import Report
 from celery_rmq_delay.analytics.storage import writers
 from celery_rmq_delay.analytics.storage.locking import LOCK, locked

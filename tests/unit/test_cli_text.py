@@ -9,12 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay.amqp.apply import Drift
-from celery_rmq_delay.cli.text import acted_text, exhausted_text, findings_text, plan_text, status_text
+from celery_rmq_delay.cli.text import (
+    acted_text,
+    exhausted_text,
+    findings_text,
+    plan_text,
+    status_text,
+    uninstalled_text,
+)
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.operations.exhausted import ExhaustedMessage, Failure, Outcome
 from celery_rmq_delay.operations.findings import Finding
 from celery_rmq_delay.operations.pending import Pending, ladder_change, ladder_text
 from celery_rmq_delay.operations.status import QueueStatus, Status, TierStatus
+from celery_rmq_delay.operations.uninstall.leftovers import Deleted, Report
 from celery_rmq_delay.tables import table
 
 EXHAUSTED = ExhaustedMessage(
@@ -146,3 +154,25 @@ def test_a_finding_is_printed_above_its_fix() -> None:
         == "error: payments: Gone.\n    -> Apply."
     )
     assert findings_text([]) == "No problems found."
+
+
+def test_an_uninstall_shows_counts_and_the_first_names_of_what_is_left_unless_it_is_verbose() -> None:
+    names = [f"q{number}" for number in range(100)]
+    report = Report(verified=True)
+    report.deleted += [Deleted("queue", name) for name in names]
+    report.deleted += [Deleted("exchange", "rmq_delay.return"), Deleted("policy", "q1")]
+    for name in names:
+        report.leave("queue", f"{name}.retry", "It is not empty.", "Wait.")
+    report.leave("exchange", "shop", "It is bound.", "Unbind it.")
+    short = uninstalled_text(report, verbose=False)
+    assert short.splitlines() == [
+        "deleted 100 queues, 1 exchange, 1 policy (--verbose lists them)",
+        "left: queue q0.retry, queue q1.retry, queue q2.retry and 97 more: It is not empty.",
+        "    -> Wait.",
+        "left: exchange shop: It is bound.",
+        "    -> Unbind it.",
+    ]
+    whole = uninstalled_text(report, verbose=True)
+    assert all(f"{name}, " in whole for name in names[:-1])
+    assert all(f"queue {name}.retry" in whole for name in names)
+    assert "deleted 1 policy: q1" in whole

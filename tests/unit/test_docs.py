@@ -304,8 +304,33 @@ def test_the_api_reference_has_every_public_name_of_the_package() -> None:
     ] == []
 
 
-def test_the_readme_has_at_most_100_lines() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+def test_the_readme_has_at_most_120_lines() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_the_imports_of_every_example_are_in_the_order_of_ruff(tmp_path: Path) -> None:
+    """In a project of its own, where this package is one of others; with ruff's defaults, and with longer lines."""
+    for number, snippet in enumerate(PYTHON):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "example.py").write_text(f"{snippet.code}\n# {snippet}\n")
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select", "I"]
+    for more in ([], ["--line-length", "120"]):
+        done = subprocess.run([*command, *more, "."], cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
+        wrong = [str(PYTHON[int(number)]) for number in re.findall(r"(\d+)/example.py", done.stdout)]
+        assert (done.returncode, wrong) == (0, []), done.stdout + done.stderr
+
+
+#: How pip gets this package from a package index.
+PUBLISHED = re.compile(r"pip install .*?\bcelery-rmq-delay\b(?! @ )")
+
+
+@corpus("page", pages())
+def test_every_page_installs_the_checkout_before_it_names_the_package_index(page: Path) -> None:
+    text = re.sub(r"^( *)```text.*?^\1```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)  # messages
+    found = PUBLISHED.search(text)
+    before = text[: found.start()] if found else ""
+    assert not found or re.search(r"pip install (--upgrade )?'?\.", before) or "checkout" in before, found
 
 
 @corpus("page", pages())

@@ -46,8 +46,9 @@ def printed(title: str) -> str:
 
 
 def pieces(quote: str) -> list[str]:
-    """Return the parts of a quoted line between its dots."""
-    return [piece for piece in re.split(r"\.\.\.|'[^']*'", quote) if len(piece.strip(" .:(,)")) > 2]
+    """Return the parts of a quoted line between its dots, values and commands, which are printed with the app."""
+    found = re.split(r"\.\.\.|'[^']*'|celery -A proj rmq-delay [\w -]+", quote)
+    return [piece for piece in found if len(piece.strip(" .:(,)")) > 2]
 
 
 @corpus("title, line", [quote for quote in QUOTES if quote[0] != "RabbitMQ"])

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from celery_rmq_delay.analytics import synth
-from celery_rmq_delay.analytics.synth.command import synth as command
+from celery_rmq_delay.analytics.cli import synth as command
 from celery_rmq_delay.events.schema import Event, event_id
 from celery_rmq_delay.exceptions import SettingsError
 from celery_rmq_delay.history.columns import COLUMNS, day_folder
@@ -237,7 +237,7 @@ def test_the_command_writes_a_history_and_prints_its_contents(tmp_path: Path) ->
     assert f"{truth['counts']['rows']:,} events of {truth['counts']['episodes']:,} failed tasks" in done.output
     assert {each["hard"] for each in truth["spec"]["shop"]["dependencies"]} == {0.5}
     again = CliRunner().invoke(command, options)
-    assert again.exit_code == 1
+    assert again.exit_code == 2
     assert "use a new folder" in again.output
 
 

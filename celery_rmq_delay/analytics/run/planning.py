@@ -6,14 +6,13 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
 
-from ..days import Days
+from ..days import ADVICE_DAYS, Days
 from ..estimate.options import Options as Estimate
 from ..tables.bursts import DAYS_AFTER, DAYS_BEFORE
 
 #: Queue -> ladders in ms.
 Ladders = Mapping[str, Sequence[tuple[int, ...]]]
 
-ADVICE_DAYS = 30
 LOOKBACK = timedelta(days=7)
 KEEP_RUNS = timedelta(days=1)
 

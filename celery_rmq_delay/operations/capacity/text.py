@@ -15,12 +15,13 @@ from .quantities import format_number, format_size
 from .resources import Item
 
 
-def estimate_text(found: Estimate) -> str:
-    """Return the estimate as tables, with every constant and its source at the end."""
+def estimate_text(found: Estimate, *, verbose: bool = False) -> str:
+    """Return the estimate as tables; ``verbose`` adds every constant with its source."""
     parts = [_load(found), _tiers(found), *([_levels(found)] if found.levels else []), _rates(found), _broker(found)]
     parts += [_items("MEMORY OF A NODE", found.memory), _needed(found), _items("DISK OF A NODE", found.disk)]
     parts += [f"warning: {each}" for each in found.warnings]
-    parts += [_constants(found)]
+    if verbose:
+        parts += [_constants(found)]
     return "\n\n".join(parts)
 
 

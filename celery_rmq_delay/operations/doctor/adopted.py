@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ...app.queues import KEEP
+from ...commands import command
 from ...management.policies import DLX, applying, differences
 from ..findings import Finding
 
@@ -50,4 +51,4 @@ def adoption_findings(
 
 
 def _adopt(plan: LadderPlan) -> str:
-    return f"celery -A proj rmq-delay adopt --queue {plan.queue}"
+    return command(f"adopt --queue {plan.queue}")

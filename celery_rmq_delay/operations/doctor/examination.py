@@ -13,6 +13,7 @@ from ...amqp.apply import consumer_count, ready_counts
 from ...amqp.capabilities import Capabilities, capabilities
 from ...app.inventory import applied, connect, plans
 from ...app.state import state_of
+from ...commands import command
 from ...events.queue import events_queue
 from ...exceptions import ManagementError, TransportError
 from ...management.client import Management
@@ -27,7 +28,7 @@ from .. import celery_native_delay
 from ..dead_letters import dead_letter_findings
 from ..event_queue import event_findings
 from ..exact_delays import exact_findings
-from ..findings import APPLY, REDECLARE, Finding, Severity
+from ..findings import Finding, Severity, apply_fix, redeclare_fix
 from ..pending import Pending, ladder_change, pending
 from ..time_outs import time_out_findings
 from .adopted import adoption_findings, dlx_missing
@@ -89,10 +90,7 @@ def _examine(
                 details, policies = management.queues(), management.policies()
                 bindings = management.bindings()
         except ManagementError as error:
-            found, _, hint = str(error).partition(". ")
-            unchecked = "Policies, bindings and waiting dead letters are not checked; --no-management skips the API."
-            hint = hint or unchecked
-            yield Finding("management", "warning", "management API", found, hint)
+            yield _without_management(error)
     found_plans = plans(connection, delay, only)
     for plan in found_plans:
         yield from _queue_findings(connection, delay, plan, broker, details, policies, bindings)
@@ -109,6 +107,17 @@ def _examine(
     yield from time_out_findings(delay)
     if any(consumer_count(connection, plan.queue) for plan in found_plans):
         yield from _requeues(connection, delay)
+
+
+def _without_management(error: ManagementError) -> Finding:
+    """Return the finding that the management API cannot be used, which needs no action without the optional extra."""
+    found, _, hint = str(error).partition(". ")
+    unchecked = "Policies, bindings and waiting dead letters are not checked"
+    if isinstance(error.__cause__, ImportError):
+        return Finding("management", "note", "management API", f"{found}. {unchecked}.", hint)
+    return Finding(
+        "management", "warning", "management API", found, hint or f"{unchecked}; --no-management skips the API."
+    )
 
 
 def shared_prefix_findings(delay: AppState, bindings: Bindings) -> Iterator[Finding]:
@@ -171,7 +180,7 @@ def _queue_findings(
     yield from key_findings(plan.queue, details.get(plan.queue))
     if state.retired:
         found = f"{len(state.retired)} ladders are out of use and not yet removed."
-        yield Finding("retired", "note", plan.queue, found, "Run `celery -A proj rmq-delay prune`.")
+        yield Finding("retired", "note", plan.queue, found, f"Run `{command('prune', delay.app)}`.")
     if counts[quarantine(plan.queue)]:
         found = f"{counts[quarantine(plan.queue)]} messages may have killed a worker and wait to be tried alone."
         yield Finding("quarantine", "note", plan.queue, found, "Workers run them one by one: see that a worker runs.")
@@ -211,34 +220,34 @@ def _dead_lettering(
     else:
         hint = (
             "Declare it in task_queues with the arguments that it has. Or stop its publishers and workers, delete it "
-            f"with `celery -A proj rmq-delay delete-queue {plan.queue}`, and run `celery -A proj rmq-delay apply`."
+            f"with `{command(f'delete-queue {plan.queue}', delay.app)}`, and run `{command('apply', delay.app)}`."
         )
         yield Finding("queue-arguments", "warning", plan.queue, f"It exists with other arguments. {problem}", hint)
 
 
 def _drift(waiting: Pending, plan: LadderPlan) -> Iterator[Finding]:
     for each in waiting.conflicts:
-        yield Finding("conflict", "error", plan.queue, each.difference, REDECLARE)
+        yield Finding("conflict", "error", plan.queue, each.difference, redeclare_fix())
     for each in waiting.replace:
-        yield Finding("queue-type", "note", plan.queue, each.difference, APPLY)
+        yield Finding("queue-type", "note", plan.queue, each.difference, apply_fix())
     if waiting.create:
-        yield Finding("missing", "error", plan.queue, waiting.missing, APPLY)
+        yield Finding("missing", "error", plan.queue, waiting.missing, apply_fix())
     if waiting.unbound:
-        yield Finding("unbound", "error", plan.queue, waiting.lost_bindings, APPLY)
+        yield Finding("unbound", "error", plan.queue, waiting.lost_bindings, apply_fix())
     if waiting.doubled:
-        yield Finding("doubled", "error", plan.queue, waiting.extra_bindings, APPLY)
+        yield Finding("doubled", "error", plan.queue, waiting.extra_bindings, apply_fix())
     if waiting.lost:
         yield Finding("record", "error", plan.queue, *lost_record(plan))
     if waiting.ladder:
         before, after = ladder_change(*waiting.ladder)
         found = f"The ladder in force is {before}; the settings specify {after}."
-        yield Finding("ladder", "warning", plan.queue, found, APPLY)
+        yield Finding("ladder", "warning", plan.queue, found, apply_fix())
     if waiting.tasks:
         found = f"Tasks have other ladders than planned: {', '.join(waiting.tasks)}."
-        yield Finding("task-ladders", "warning", plan.queue, found, APPLY)
+        yield Finding("task-ladders", "warning", plan.queue, found, apply_fix())
     if waiting.routing or waiting.unfinished:
         found = "A change of ladders was interrupted." if waiting.unfinished else "The broker's version has changed."
-        yield Finding("unfinished", "warning", plan.queue, found, APPLY)
+        yield Finding("unfinished", "warning", plan.queue, found, apply_fix())
 
 
 def _declared(
@@ -288,7 +297,7 @@ def _exhausted(connection: Connection, delay: AppState) -> Iterator[Finding]:
     name = delay.settings.exhausted_queue
     count = ready_counts(connection, [name])[name]
     if count:
-        hint = "List them with `celery -A proj rmq-delay exhausted list`, then requeue or discard them."
+        hint = f"List them with `{command('exhausted list', delay.app)}`, then requeue or discard them."
         yield Finding("exhausted", "note", name, f"{count} messages are exhausted.", hint)
 
 

@@ -62,7 +62,7 @@ def _check_empty(connection: Connection, details: Mapping[str, QueueDetail] | No
         if full:
             listed = ", ".join(f"{name} ({count})" for name, count in full.items())
             hint = (
-                "Move them first: `celery -A proj rmq-delay migrate --from celery-native`."
+                f"Move them first: `{celery_native_delay.migrate()}`."
                 if found is counts
                 else f"Bind one of your queues to {celery_native_delay.DELIVERY!r} with the key '#', wait until they "
                 "are in it, then remove."

@@ -11,6 +11,7 @@ from amqp.exceptions import NotFound, PreconditionFailed
 
 from ...amqp import apply
 from ...amqp.objects import Binding
+from ...commands import command
 from ...durations import format_ms
 from ...names import parse_delay_queue
 from .. import deletion
@@ -95,7 +96,7 @@ class Broker:
         if hidden is None:
             return "Only the management API reports whether a quorum queue is empty.", USE_MANAGEMENT
         if hidden:
-            return f"{hidden} messages that were due wait for a target queue.", "Run `celery -A proj rmq-delay doctor`."
+            return f"{hidden} messages that were due wait for a target queue.", f"Run `{command('doctor')}`."
         return None
 
     def bound(self, exchange: str) -> list[str]:

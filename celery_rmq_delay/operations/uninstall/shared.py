@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...amqp.apply import consumer_count, inspect_queue
+from ...commands import command
 from ...exceptions import PublishError
 from ...topology.common import undeliverable
 from ...topology.exact.base import arrivals
@@ -154,7 +155,7 @@ class Shared:
             self.broker.drop_queue(events)
         else:
             self._last(events, "events", "Let the collector read them, or add --discard-events.")
-        fix = "Requeue them with `celery -A proj rmq-delay exhausted requeue`, or discard them (`exhausted discard`)."
+        fix = f"Requeue them with `{command('exhausted requeue')}`, or discard them (`exhausted discard`)."
         self._last(self.settings.exhausted_queue, "exhausted tasks", fix, staying)
 
     def _last(self, name: str, what: str, fix: str, needed_by: Sequence[str] = ()) -> None:

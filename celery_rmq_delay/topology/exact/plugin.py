@@ -16,6 +16,7 @@ from ...amqp import apply
 from ...amqp.connections import another
 from ...amqp.objects import Binding, Exchange, Objects
 from ...amqp.route import Route
+from ...commands import command
 from ...exceptions import TopologyError
 from .base import Options, arrival, arrival_frame, arrivals, due_headers
 
@@ -82,7 +83,7 @@ class Plugin:
         except NotFound as error:
             raise TopologyError(
                 f"The exchange {self._exchange.name!r} does not exist, and the broker's user may not declare it: let "
-                "`celery -A proj rmq-delay apply` run as a user who may."
+                f"`{command('apply')}` run as a user who may."
             ) from error
         except AMQPError as error:
             found = getattr(error, "reply_text", error)

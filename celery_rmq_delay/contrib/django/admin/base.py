@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from inspect import isclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +15,7 @@ from django.core.exceptions import BadRequest, PermissionDenied
 from django.core.paginator import Paginator
 from django.db import transaction
 from django.db.models import Model, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.functional import cached_property
@@ -232,9 +233,26 @@ class ReadOnlyAdmin(_ModelAdmin):
         return reverse(name, args=args, current_app=self.admin_site.name)
 
     def row_url(self, name: str, view: Callable[..., HttpResponse]) -> URLPattern:
-        """Return the URL pattern of an extra view of one row; `here` reverses it."""
+        """Return the URL pattern of an extra view of one row, which only gets POST requests; `here` reverses it.
+
+        A GET leads to the page of the row: the login sends one after a POST without a session.
+        """
+
+        @wraps(view)
+        def posted(request: HttpRequest, object_id: str) -> HttpResponse:
+            if request.method == "POST":
+                return view(request, object_id)
+            if request.method not in ("GET", "HEAD"):
+                return HttpResponseNotAllowed(["POST"])
+            if not self.has_view_permission(request):
+                raise PermissionDenied
+            number = row_number(object_id)
+            problem = _("Nothing was done: your session had ended, or this page was opened without its button.")
+            messages.warning(request, f"{problem} {_('If you still want it, do it again here.')}")
+            return HttpResponseRedirect(self.here("change", number))
+
         full_name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
-        return path(f"<path:object_id>/{name}/", self.admin_site.admin_view(view), name=full_name)
+        return path(f"<path:object_id>/{name}/", self.admin_site.admin_view(posted), name=full_name)
 
     def page_context(self, request: HttpRequest, title: str, **more: Any) -> dict[str, Any]:
         """Return the template context of a custom page that looks like one of Django's."""

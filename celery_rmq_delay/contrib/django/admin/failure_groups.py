@@ -287,6 +287,6 @@ class FailureGroupAdmin(SummarizedAdmin):
     def _annotated(self, request: HttpRequest, object_id: str) -> FailureGroup:
         """Return the group of a request that changes it. Raises `PermissionDenied` or `Http404`."""
         may = self.has_view_permission(request) and self.has_annotate_permission(request)
-        if request.method != "POST" or not may:
+        if not may:
             raise PermissionDenied
         return found(FailureGroup.objects.all(), object_id)

@@ -42,7 +42,7 @@ class EditForm(forms.Form):
 def reveal_view(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
     """Log the reveal, then show a task with its unredacted message."""
     record = found_task(pages, request, object_id)
-    if request.method != "POST" or not pages.has_view_payload_permission(request):
+    if not pages.has_view_payload_permission(request):
         raise PermissionDenied
     shown = payloads.reveal(record, log_entries.actor(request))
     log_entries.log(request, _listed(pages, record), _("Message revealed"))
@@ -54,10 +54,10 @@ def reveal_view(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str) -> H
 def edit_view(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
     """Show the form to edit arguments, or requeue the task with those of the form.
 
-    The form shows unredacted arguments, so that opening it takes a POST and is logged like a reveal.
+    The form shows unredacted arguments, so that opening it is logged like a reveal.
     """
     record = found_task(pages, request, object_id)
-    if request.method != "POST" or not conf().allow_edit or not pages.has_edit_payload_permission(request):
+    if not conf().allow_edit or not pages.has_edit_payload_permission(request):
         raise PermissionDenied
     try:
         now = editable(record)

@@ -188,7 +188,7 @@ class OperationAdmin(ReadOnlyAdmin):
 
     def cancel_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Request the cancellation of an operation."""
-        if request.method != "POST" or not self.has_view_permission(request):
+        if not self.has_view_permission(request):
             raise PermissionDenied
         operation = found(Operation.objects.all(), object_id)
         if not operation_next.may(self, request, operation.kind):

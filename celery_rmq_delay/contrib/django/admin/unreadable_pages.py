@@ -171,7 +171,7 @@ class UnreadableMessageAdmin(FactsAdmin):
 
     def _row(self, request: HttpRequest, object_id: str, *, may: bool) -> UnreadableMessage | None:
         """Return a message with its bytes; None where it is gone. Raises `PermissionDenied`."""
-        if request.method != "POST" or not may or not self.has_view_permission(request):
+        if not may or not self.has_view_permission(request):
             raise PermissionDenied
         return UnreadableMessage.objects.filter(pk=row_number(object_id)).first()
 

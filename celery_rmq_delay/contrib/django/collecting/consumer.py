@@ -13,6 +13,7 @@ import amqp
 import kombu
 
 from ....amqp.apply import ready_counts
+from ....commands import command
 from ....events.queue import declare_events
 from ....exceptions import TopologyError
 from .deliveries import Delivery, frame_handler
@@ -83,7 +84,7 @@ class Consumer:
                 self._consumed.add(queue)
         missing = {queue for queue in names if counts[queue] is None}
         if missing - self._missing:
-            hint = "run `celery -A proj rmq-delay apply`, or start a worker"
+            hint = f"run `{command('apply', self._delay.app)}`, or start a worker"
             logger.warning("Missing on the broker: %s. It is consumed once it exists: %s", ", ".join(missing), hint)
         self._missing = missing
         return {queue: count or 0 for queue, count in counts.items()}
