@@ -68,7 +68,9 @@ def test_the_demo_runs_with_a_private_broker(bare: Environment, tmp_path: Path) 
 
 
 @pytest.mark.versions
-def test_a_task_advances_through_its_ladder_and_the_doctor_has_only_notes(bare: Environment, rmq_vhost: str, tmp_path: Path) -> None:
+def test_a_task_advances_through_its_ladder_and_the_doctor_has_only_notes(
+    bare: Environment, rmq_vhost: str, tmp_path: Path
+) -> None:
     write(ROOT / "docs/start/quickstart.md", tmp_path, "shop.py", "send.py")
     command = [str(bare.python), "-m", "celery", "-A", "shop", "worker", "--pool", "solo", "--loglevel", "INFO"]
     log = tmp_path / "worker.log"
