@@ -18,7 +18,7 @@ from ..exceptions import RmqDelayError, TransportError, UnknownVersionError
 from . import control, hooks  # noqa: F401 - `control` registers the command of workers
 from .heartbeats import wait_for_nothing
 from .intake import guard
-from .pools import keep_written
+from .pools import keep_written, report_untraced
 from .side import WorkerSide
 from .strategy import ATTRIBUTE
 
@@ -79,6 +79,7 @@ class LadderStep(bootsteps.StartStopStep):
         """Set up the consumer's new connection."""
         if self._worker is not None:
             keep_written(c.pool)
+            report_untraced(c.pool)
             self._worker.connect()
 
     def stop(self, c: Any) -> None:

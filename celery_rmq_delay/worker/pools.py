@@ -1,9 +1,44 @@
-"""Handling of tasks that were written to prefork's processes, when the pool closes or the connection is lost."""
+"""Pools: tasks that were written to prefork's processes, and what tasks of other pools raise before they are traced."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
+
+from celery.utils.serialization import get_pickleable_exception
+
+from .trace import LeanExceptionInfo
+from .tracebacks import format_exception
+
+
+def report_untraced(pool: Any) -> None:
+    """Make a pool without processes report a task whose body is no call, as prefork does: its attempt has failed.
+
+    Celery unpacks the body outside of the tracer (`celery.app.trace.trace_task_ret`). Such a pool reports nothing that
+    is raised there, so that the message would not be settled.
+    """
+    if not (hasattr(getattr(pool, "_pool", None), "outbound_buffer") or isinstance(pool.on_apply, partial)):
+        pool.on_apply = partial(_apply, pool.on_apply)
+
+
+def _apply(on_apply: Callable[..., Any], target: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    request = getattr(options.get("callback"), "__self__", None)
+    if getattr(request, "_delivery", None) is not None:  # a message that this package settles
+        target = _reporting(target)
+    return on_apply(target, *given, **options)
+
+
+def _reporting(target: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(target)
+    def apply(*args: Any, **options: Any) -> Any:
+        try:
+            return target(*args, **options)
+        except Exception as error:  # noqa: BLE001 - reported as the end of the attempt
+            text = format_exception(error, error.__traceback__)
+            return 1, LeanExceptionInfo(get_pickleable_exception(error), None, text, is_reported=False), 0.0
+
+    return apply
 
 
 def keep_written(pool: Any) -> None:

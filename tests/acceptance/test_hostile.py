@@ -52,7 +52,9 @@ def kept_all(lab: Lab, hostile: dict[str, amqp.Message], worker: Worker) -> None
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("pool", ["prefork", pytest.param("solo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "pool", ["prefork", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("threads", "gevent", "solo"))]
+)
 def test_hostile_messages_end_in_the_exhausted_queue_and_the_others_run(
     make_lab: Callable[..., Lab], pool: str
 ) -> None:
