@@ -96,7 +96,7 @@ def _advice(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame, optio
 def _model(decision: Decision) -> dict[str, object]:
     found = decision.attempts
     if found is None:
-        return {}
+        return {"model": None}
     _, low, high = found.part
     return {"model": found.favoured, "by_attempts_low": low, "by_attempts_high": high}
 
