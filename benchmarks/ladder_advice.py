@@ -230,7 +230,7 @@ def coverage(name: str, count: int, jitter: float, histories: int) -> Floats:
 
 def coverage_table(histories: int, names: Sequence[str]) -> str:
     """Return the coverage for some truths, with and without jitter, of small and large histories."""
-    kinds = [(count, jitter) for count in (300, 2_000) for jitter in (0.0, 0.1)]
+    kinds = [*((count, jitter) for count in (300, 2_000) for jitter in (0.0, 0.1)), (20_000, 0.1)]
     head = ("failures last", *(f"{count:,} failures, {_with(jitter)}" for count, jitter in kinds))
     rows = ((name, *(f"{coverage(name, *kind, histories).mean():.3f}" for kind in kinds)) for name in names)
     return table([head, ("---",) * len(head), *rows])

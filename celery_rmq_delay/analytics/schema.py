@@ -126,6 +126,8 @@ TIER_OUTCOMES = StructType(
         StructField("rate", DoubleType()),
         StructField("rate_low", DoubleType()),
         StructField("rate_high", DoubleType()),
+        #: How many independent tasks would vary as much as those of this day: those of one hour can be of one outage.
+        StructField("independent", DoubleType()),
         StructField("wasted_ms", LongType()),
     ]
 )

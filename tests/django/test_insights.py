@@ -636,6 +636,8 @@ def test_the_interval_of_a_share_is_wilsons() -> None:
     assert wilson(8, 10) == pytest.approx((0.490, 0.943), abs=5e-4)
     assert wilson(0, 20) == pytest.approx((0.0, 0.161), abs=5e-4)
     assert wilson(0, 0) == (0.0, 1.0)
+    assert wilson(800, 1000, 10) == wilson(8, 10)
+    assert wilson(8, 10, 5_000) == wilson(8, 10)
 
 
 def test_the_address_of_the_insights_is_checked(sqlite: Any) -> None:

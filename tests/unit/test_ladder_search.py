@@ -130,6 +130,16 @@ def test_no_time_to_recovery_is_longer_than_todays_by_more_than_the_tolerance(tr
         assert getattr(found, name) <= 1.2 * getattr(today, name) + 1e-6, name
 
 
+def test_a_ladder_is_not_faster_for_losing_the_failures_that_last_longest():
+    # Without today's last tier, all failures that still recover do so at the same time as today.
+    search = known("bimodal", Options())
+    shorter = np.array([ms(TODAY[:-1])])
+    assert search.figures(shorter).mean_s < 0.5 * search.current.mean_s
+    assert search.compared(shorter).mean_s == pytest.approx(search.current.mean_s)
+    fewer = search.current.attempts - search.figures(shorter).attempts
+    assert search.saving(ms(TODAY[:-1]))[0] == pytest.approx((fewer / search.cost(search.current))[0, 0])
+
+
 def test_the_interval_of_a_ladder_reaches_over_all_that_the_history_allows():
     truth = TRUTHS["exponential"]
     data = intervals(seen(truth, 50_000, [(30, 300, 3600)], seed=1, jitter=0), GRID)

@@ -94,16 +94,19 @@ def ends(ladders_ms: Ints, late: Lateness) -> Floats:
     return np.asarray(late.after(tiers)[:, -1, None] + planned_s.reshape(1, -1))
 
 
-def expected(curve: Floats, ladders_ms: Ints, late: Lateness, grid: Grid, view: View = by_time) -> Figures:
+def expected(
+    curve: Floats, ladders_ms: Ints, late: Lateness, grid: Grid, view: View = by_time, most: Floats | None = None
+) -> Figures:
     """Return the figures (row, ladder) of ladders of one length, from the share (row, cell) that has ended.
 
-    ``view``: what counts besides time.
+    ``view``: what counts besides time. ``most``: (row, ladder), only the first failures to recover, up to this share.
     """
+    most = np.ones((1, 1)) if most is None else most
     planned, points = _planned(ladders_ms), late.after(ladders_ms.shape[-1])
     share = spent = np.zeros(())
     for each in points:
         times = planned + each
-        ended = view(curve[:, grid.cells(times)])
+        ended = np.minimum(view(curve[:, grid.cells(times)]), most[..., None])
         share = share + ended / len(points)
         spent = spent + _spent(ended, times) / len(points)
     return figures(share, retry_times(ladders_ms, late), spent)

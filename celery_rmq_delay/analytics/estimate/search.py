@@ -19,7 +19,7 @@ from itertools import chain, combinations_with_replacement, compress, islice
 import numpy as np
 
 from ..figures import TIMES
-from .by_attempt import ByAttempt, View
+from .by_attempt import ByAttempt, View, by_time
 from .intervals import Flags, Floats, Ints
 from .ladders import Figures, Today, ends, expected, retry_times
 from .lateness import Lateness
@@ -140,6 +140,20 @@ class Search:
         curve = self.prudent if is_prudent else self.likely
         return expected(curve, ladders, self.late, self.options.grid, view or self.attempts.likely)
 
+    def compared(self, ladders: Ints, view: View | None = None, *, is_prudent: bool = False) -> Figures:
+        """Return the figures of ladders, with a mean time to recovery that can be compared with today's.
+
+        A ladder that recovers fewer failures has a shorter mean for that alone, as the longest ones are not in it. So
+        today's mean over as many failures stands for today's: a mean is longer by the same factor as over the failures
+        that both recover. The mean of a ladder that recovers more includes the longer failures.
+        """
+        found = self.figures(ladders, view, is_prudent=is_prudent)
+        ways = self.late, self.options.grid, view or self.attempts.likely
+        today = expected(self.likely, np.array([self.today]), *ways).mean_s
+        of_both = expected(self.likely, np.array([self.today]), *ways, found.recovery).mean_s
+        longer = np.divide(today, of_both, out=np.ones_like(of_both), where=of_both > 0)
+        return replace(found, mean_s=found.mean_s * longer)
+
     def keeps_limits(self, ladders: Ints) -> Flags:
         """Return (row, ladder) whether ladders of one length meet the limits."""
         pairs = zip(self.every_limits, self._prudent(ladders), strict=True)
@@ -148,10 +162,10 @@ class Search:
 
     def _prudent(self, ladders: Ints) -> list[Figures]:
         """Return the figures for the limits, by the views."""
-        return [self.figures(ladders, view, is_prudent=True) for view in self.attempts.views]
+        return [self.compared(ladders, view, is_prudent=True) for view in self.attempts.views]
 
     def cost(self, found: Figures) -> Floats:
-        """Return the costs of ladders, given their figures."""
+        """Return the costs of ladders, given their figures as `compared`."""
         today = self.current.mean_s
         longer = np.divide(found.mean_s, today, out=np.ones_like(found.mean_s), where=today > 0)
         return np.asarray(found.attempts + self.options.delay_weight * np.where(np.isnan(longer), np.inf, longer))
@@ -168,7 +182,7 @@ class Search:
 
     def saving(self, ladder: Ladder) -> Floats:
         """Return (row) the part of today's cost that a ladder saves."""
-        today, found = self.cost(self.current), self.cost(self.figures(np.array([ladder])))
+        today, found = self.cost(self.current), self.cost(self.compared(np.array([ladder])))
         return np.asarray(1 - found / today)[:, 0]
 
     def _estimated(self) -> Search:
@@ -178,19 +192,22 @@ class Search:
 
     def _ranked(self) -> Iterator[Ladder]:
         """Yield the ladders that meet the limits in every row, the best in row 0 first."""
-        found: list[Ladder] = []
+        ranked: list[Ladder] = []
         criteria = []
         for tiers in range(1, self.options.max_tiers + 1):
             ladders = _ladders(tuple(self.options.delays_ms), tiers)
             is_late_enough = (ends(ladders, self.late) >= self._least_s(tiers)).all(axis=0)
             ladders = ladders[is_late_enough & (retry_times(ladders, self.late)[:, -1] <= self.latest_s)]
+            # The means take longer to compare.
+            found = replace(self.figures(ladders, by_time, is_prudent=True), mean_s=np.zeros((len(self.likely), 1)))
+            ladders = ladders[self.limits.kept_by(found).all(axis=0)]
             ladders = ladders[self.keeps_limits(ladders).all(axis=0)]
-            each = self.figures(ladders)
+            each = self.compared(ladders)
             order = [self.cost(each)[0], -each.recovery[0], each.p95_s[0], each.median_s[0]]
             criteria.append(np.stack([*order, np.full(len(ladders), tiers)]).round(9))
-            found += map(tuple, ladders.tolist())
+            ranked += map(tuple, ladders.tolist())
         # Candidates are ordered by their tiers and delays, and the sort is stable.
-        yield from (found[at] for at in np.lexsort(np.concatenate(criteria, axis=1)[::-1])[:_MOST_TRIED])
+        yield from (ranked[at] for at in np.lexsort(np.concatenate(criteria, axis=1)[::-1])[:_MOST_TRIED])
 
     def _least_s(self, tiers: int) -> Floats:
         """Return (point, 1) when the last retry of ladders of so many tiers must end."""

@@ -42,8 +42,8 @@ _NUMBERS = (
     *("events", "copies", "retries", "early", "early_ms"),
 )
 
-#: ``minute``: minutes since the epoch; for `HOURS` that in which the hour begins. Each count has the columns that its
-#: table needs, the others are null.
+#: ``minute``: minutes since the epoch; for `HOURS` and `WAITS` that in which the hour begins. Each count has the
+#: columns that its table needs, the others are null.
 COUNTS = StructType(
     [
         StructField("of", StringType()),
@@ -60,7 +60,7 @@ COUNTS = StructType(
 
 #: Columns of the attempts that each count needs.
 _OF_WAITS = (
-    *("task_number", "generation", "attempt", "outcome", "runtime_ms"),
+    *("task_number", "generation", "attempt", "outcome", "runtime_ms", "ended_at"),
     *("day", "task", "queue", "previous_exception_type", "tier", "delay_ms"),
 )
 _SAMPLE = ("exception_type", "exception_message")
@@ -129,7 +129,7 @@ def events_of(events: int, copies: int) -> pa.Table:
 
 
 def _waits(waited: pa.Table) -> pa.Table:
-    """Count each task once a day and key, with its last outcome in it; see `outcomes.tier_outcomes`."""
+    """Count each task once a day and key, with its last outcome in it and the hour of this; see `tier_outcomes`."""
     delay = numbers(waited["delay_ms"])
     delay = np.where(valid(waited["tier"]), delay, _rounded(delay))
     keyed = waited.drop_columns(["delay_ms"]).rename_columns({"previous_exception_type": "exception_type"})
@@ -139,9 +139,11 @@ def _waits(waited: pa.Table) -> pa.Table:
     # One number, of which the largest is that of the last attempt.
     code = np.where(_is(waited, RECOVERED), 1, np.where(_is(waited, EXHAUSTED), 2, 0))
     last: Ints = tasks.reduced(np.maximum, numbers(waited["attempt"]) * 3 + code) % 3
+    hour = tasks.reduced(np.maximum, _hour_of(waited["ended_at"]))
     wasted = tasks.reduced(np.add, np.where(_is(waited, *FAILED), numbers(waited["runtime_ms"]), 0))
     sums = {"parked": np.ones_like(last), "recovered": last == 1, "exhausted": last == 2, "wasted_ms": wasted}
-    return _Groups(keyed.select(key).take(tasks.firsts), key).summed(WAITS, sums)
+    timed = keyed.select(key).take(tasks.firsts).append_column("minute", pa.array(hour))
+    return _Groups(timed, (*key, "minute")).summed(WAITS, sums)
 
 
 def _failures(failed: pa.Table) -> pa.Table:
@@ -181,9 +183,14 @@ def _hours(attempts: pa.Table) -> pa.Table:
     is_failed = _is(attempts, *FAILED)
     is_first = (numbers(attempts["attempt"]) == 0) & (numbers(attempts["generation"]) == 0)
     outcomes = {name: _is(attempts, name) for name in (PARKED, RECOVERED, EXHAUSTED)}
-    minute = numbers(attempts["ended_at"]) // (_MINUTES_PER_HOUR * _US_PER_MINUTE) * _MINUTES_PER_HOUR
-    found = _Groups(attempts.append_column("minute", pa.array(minute)), ("minute", "queue", "task"))
+    timed = attempts.append_column("minute", pa.array(_hour_of(attempts["ended_at"])))
+    found = _Groups(timed, ("minute", "queue", "task"))
     return found.summed(HOURS, {"first_attempts": is_failed & is_first, "failures": is_failed, **outcomes})
+
+
+def _hour_of(ended_at: pa.ChunkedArray) -> Ints:
+    """Return the minute in which the hour of each time begins."""
+    return np.asarray(numbers(ended_at) // (_MINUTES_PER_HOUR * _US_PER_MINUTE) * _MINUTES_PER_HOUR)
 
 
 def _knows_waits(attempts: pa.Table) -> Flags:

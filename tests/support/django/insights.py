@@ -33,7 +33,7 @@ SCHEMAS = {
         [
             ("task", TEXT), ("queue", TEXT), ("exception_type", TEXT), ("tier", SHORT), ("delay_ms", WHOLE),
             ("parked", WHOLE), ("recovered", WHOLE), ("exhausted", WHOLE), ("rate", NUMBER), ("rate_low", NUMBER),
-            ("rate_high", NUMBER), ("wasted_ms", WHOLE),
+            ("rate_high", NUMBER), ("independent", NUMBER), ("wasted_ms", WHOLE),
         ]
     ),
     "recovery_curve": pa.schema(
@@ -189,7 +189,7 @@ def outcomes(days: int) -> Rows:
                 {
                     "task": task[0], "queue": task[1], "exception_type": task[2], "tier": tier, "delay_ms": delay,
                     "parked": waiting, "recovered": good, "exhausted": waiting - good if last else 0,
-                    "rate": good / max(1, waiting), "rate_low": 0.0, "rate_high": 1.0,
+                    "rate": good / max(1, waiting), "rate_low": 0.0, "rate_high": 1.0, "independent": waiting / 4,
                     "wasted_ms": 850 * (waiting - good),
                 }
             )  # fmt: skip

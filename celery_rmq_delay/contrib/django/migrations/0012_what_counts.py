@@ -17,4 +17,9 @@ class Migration(migrations.Migration):
             name="by_attempts_high",
             field=models.FloatField(null=True),
         ),
+        migrations.AddField(
+            model_name="tieroutcome",
+            name="independent",
+            field=models.FloatField(null=True),
+        ),
     ]

@@ -75,6 +75,8 @@ class TierOutcome(_OfRun):
     parked = models.PositiveBigIntegerField()
     recovered = models.PositiveBigIntegerField()
     exhausted = models.PositiveBigIntegerField()
+    #: How many independent tasks would vary as much as these; null: not known.
+    independent = models.FloatField(null=True)
     wasted_ms = models.PositiveBigIntegerField()
 
     def __str__(self) -> str:

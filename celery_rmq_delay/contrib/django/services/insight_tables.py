@@ -35,7 +35,7 @@ TABLES: Mapping[str, Mapping[str, Kind]] = {
     },
     "tier_outcomes": {
         "task": "text", "queue": "text", "exception_type": "text", "tier": "whole", "delay_ms": "whole",
-        "parked": "whole", "recovered": "whole", "exhausted": "whole", "wasted_ms": "whole",
+        "parked": "whole", "recovered": "whole", "exhausted": "whole", "independent": "number", "wasted_ms": "whole",
     },
     "incidents": {
         "started_at": "time", "ended_at": "time", "queues": "names", "tasks": "names", "exceptions": "names",
