@@ -7,23 +7,19 @@ from datetime import datetime, timedelta, timezone
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from celery_rmq_delay.analytics.estimate.clocks import Early, named, offsets
 from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.shares import shares
-from celery_rmq_delay.analytics.schema import ATTEMPTS, DAY
 from celery_rmq_delay.analytics.tables import along
 from celery_rmq_delay.analytics.tables.aggregation import intervals_of
 from celery_rmq_delay.analytics.tables.counts import CLOCKS, counts_of
 from celery_rmq_delay.analytics.tables.ladder_advice import _advice
 from celery_rmq_delay.analytics.tables.what_if import _rows
 from tests.support.recoveries import Seen, ms, rows, todays
-from tests.unit.test_attempts_by_columns import EVENTS
+from tests.support.spark.columns import EVENTS, SCHEMA
 
-SCHEMA = to_arrow_schema(StructType([*ATTEMPTS, DAY]), timezone="UTC")
 OPTIONS = Options(bootstrap_rounds=10)
 LADDER = (10, 60, 600, 3600)
 WORKERS = ("w1", "w2", "w3", "w4")
