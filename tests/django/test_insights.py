@@ -260,7 +260,7 @@ def test_the_page_states_which_figures_are_counted_and_shows_the_backtest(sqlite
         'Hint: Attempts at other times would show whether 2m 30m is better: set "jitter" of the queue to 0.2',
         "37 failures: not enough data: 37 retried failures, at least 200 are needed Today: 10s, 1m",
         "Curves and advice do not include the retries of tasks that were requeued",
-        "The history favours this: the number of attempts decides for at most 6 % of the failures.",
+        "The history favours this: by the estimate, the number of attempts decides for at most 6 % of the failures.",
         "The history does not show whether that is so, or whether the number of attempts decides",
         "The figures assume that the number of attempts decides whether a task recovers, and not time.",
     ):

@@ -37,6 +37,10 @@ _LEAST = 1e-6
 #: Both ends of a 95 % interval are so many standard errors away.
 _ERRORS = 2.0
 
+#: If the models differ by less information for each failure, a better fit of the second one can be an error of the
+#: curve between its knots. One ladder has as little, also with some jitter.
+_CLEAR = 0.02
+
 _HALVINGS = 40
 
 #: What a ladder recovers, (row, ladder, tier), instead of what the curve states.
@@ -162,7 +166,8 @@ def _part(data: Intervals, estimate: Shares, share: Floats, retries: Ints) -> tu
     spread = float(np.sqrt(((sums - sums.sum() * sizes / sizes.sum()) ** 2).sum()))
     information = float(data.count @ slope**2)
     error = spread / information if information > _LEAST else np.inf
-    return low, max(low - _ERRORS * error, 0.0), min(low + _ERRORS * error, 1.0)
+    is_clear = information >= _CLEAR * data.count.sum()
+    return low, max(low - _ERRORS * error, 0.0) if is_clear else 0.0, min(low + _ERRORS * error, 1.0)
 
 
 def _probabilities(data: Intervals, estimate: Shares, share: Floats, retries: Ints) -> tuple[Floats, Floats]:

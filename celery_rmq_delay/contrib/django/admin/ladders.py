@@ -147,7 +147,7 @@ def _assumption(row: LadderAdvice) -> str:
     if row.model == "time":
         found = _(
             "The figures assume that a failure ends with time, however often a task is retried. The history favours "
-            "this: the number of attempts decides for at most %(share)s of the failures."
+            "this: by the estimate, the number of attempts decides for at most %(share)s of the failures."
         )
     elif row.model == "attempts":
         found = _(
