@@ -78,10 +78,14 @@ TRUTHS: Mapping[str, Callable[[np.random.Generator, int], Failures]] = {
 
 @dataclass(frozen=True)
 class Seen:
-    """The last failed attempt and the first successful one of each failure, in seconds; NaN: there was none."""
+    """The last failed attempt and the first successful one of each failure, in seconds; NaN: there was none.
+
+    ``retries``: how many have ended.
+    """
 
     low: Floats
     high: Floats
+    retries: Floats
 
 
 def seen(lasts: Floats, random: np.random.Generator, ladders: Sequence[Sequence[int]], jitter: float) -> Seen:
@@ -94,4 +98,4 @@ def seen(lasts: Floats, random: np.random.Generator, ladders: Sequence[Sequence[
     # NaN: no attempt, the ladder has ended.
     ends = np.column_stack([np.zeros(len(lasts)), ends, np.full(len(lasts), np.nan)])
     every, at = np.arange(len(lasts)), (ends < lasts[:, None]).sum(axis=1)
-    return Seen(ends[every, at - 1], ends[every, at])
+    return Seen(ends[every, at - 1], ends[every, at], at - np.isnan(ends[every, at]))

@@ -105,8 +105,9 @@ def intervals(failures: Failures, found: Seen, options: Options = OPTIONS) -> In
     high = found.high[is_retried]
     highs = np.where(np.isnan(high), Intervals.OPEN, options.grid.cells(np.nan_to_num(high)))
     began = (failures.began[is_retried] // options.cluster_s).astype(np.int64)
-    rows, counts = np.unique(np.column_stack([np.minimum(low, highs - 1), highs, began]), axis=0, return_counts=True)
-    return by_outage(Intervals(*rows.T, counts.astype(float)), options)
+    each = np.column_stack([np.minimum(low, highs - 1), highs, began, found.retries[is_retried].astype(np.int64)])
+    (*rows, retries), counts = (part.T for part in np.unique(each, axis=0, return_counts=True))
+    return by_outage(Intervals(*rows, counts.astype(float), rows[-1], retries), options)
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ def coverage(name: str, count: int, jitter: float, histories: int) -> Floats:
 
 def coverage_table(histories: int, names: Sequence[str]) -> str:
     """Return the coverage for some truths, with and without jitter, of small and large histories."""
-    kinds = [(count, jitter) for count in (300, 2_000) for jitter in (0.0, 0.1)]
+    kinds = [*((count, jitter) for count in (300, 2_000) for jitter in (0.0, 0.1)), (20_000, 0.1)]
     head = ("failures last", *(f"{count:,} failures, {_with(jitter)}" for count, jitter in kinds))
     rows = ((name, *(f"{coverage(name, *kind, histories).mean():.3f}" for kind in kinds)) for name in names)
     return table([head, ("---",) * len(head), *rows])

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.advice_histories import LATE_S, TRUTHS, Failures, seen
 from benchmarks.ladder_advice import (
+    HISTORIES,
     LATE,
     OPTIONS,
     TODAY,
@@ -25,7 +26,7 @@ from celery_rmq_delay.analytics.figures import TIMES
 
 #: Ladders of random histories.
 LADDERS = (TODAY, (10_000, 60_000, 600_000, 3_600_000), (1_000, 10_000, 60_000, 600_000), (30_000, 300_000, 1_800_000))
-HISTORIES = [(name, seed) for seed in range(125) for name in TRUTHS]
+RANDOM = [(name, seed) for seed in range(125) for name in TRUTHS]
 
 
 def random_history(name, seed):
@@ -37,7 +38,7 @@ def random_history(name, seed):
 
 @pytest.mark.parametrize("histories", [40, pytest.param(1_000, marks=pytest.mark.slow)])
 def test_advice_loses_no_recoveries_and_holds_its_limits_on_other_failures(histories):
-    found = {each: random_history(*each) for each in HISTORIES[:histories]}
+    found = {each: random_history(*each) for each in RANDOM[:histories]}
     advised = {each: result for each, result in found.items() if result.is_changed}
     broken = {each: result.broken for each, result in advised.items() if result.broken}
     print(f"{len(advised)} of {histories} histories with other tiers; limits broken: {broken}")
@@ -46,14 +47,21 @@ def test_advice_loses_no_recoveries_and_holds_its_limits_on_other_failures(histo
     assert len(broken) <= 0.03 * histories
 
 
+#: The most that advice costs, as a multiple of the best ladder: in the median, and of the worst truth. One ladder does
+#: not show whether the number of attempts counts, and advice from it has nearly as many retries as today's ladder.
+MOST = {"one ladder, jitter 0.1": (1.4, 2.0), "six ladders, jitter 0.25": (1.15, 2.1)}
+
+
 @pytest.mark.parametrize(
     "names", [["lognormal", "bimodal"], pytest.param(list(TRUTHS), marks=pytest.mark.slow)], ids=["two truths", "all"]
 )
-def test_advice_from_one_ladder_with_jitter_costs_little_more_than_the_best_ladder(names):
-    rows = advice_table(6, (TODAY,), 0.1, names)
+@pytest.mark.parametrize("history", MOST)
+def test_advice_costs_little_more_than_the_best_ladder(names, history):
+    rows = advice_table(6, *HISTORIES[history], names)
     print(table([row.cells() for row in rows]))
-    assert np.median([each.cost for row in rows for each in row.found]) <= 1.10
-    assert max(np.median([each.cost for each in row.found]) for row in rows) <= 1.35
+    median, worst = MOST[history]
+    assert np.median([each.cost for row in rows for each in row.found]) <= median
+    assert max(np.median([each.cost for each in row.found]) for row in rows) <= worst
 
 
 @pytest.mark.slow

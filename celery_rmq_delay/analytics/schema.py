@@ -82,6 +82,7 @@ ATTEMPTS = StructType(
         StructField("t_seconds", DoubleType()),
         StructField("previous_t_seconds", DoubleType()),
         #: Null if the attempt belongs to no failure episode: nothing failed before it, or the episode was already over.
+        #: A replay that succeeds at once has one: it ends the failure for which the task was exhausted.
         StructField("episode", EPISODE_SO_FAR),
     ]
 )
@@ -125,6 +126,8 @@ TIER_OUTCOMES = StructType(
         StructField("rate", DoubleType()),
         StructField("rate_low", DoubleType()),
         StructField("rate_high", DoubleType()),
+        #: How many independent tasks would vary as much as those of this day: those of one hour can be of one outage.
+        StructField("independent", DoubleType()),
         StructField("wasted_ms", LongType()),
     ]
 )
@@ -215,6 +218,11 @@ LADDER_ADVICE = StructType(
         StructField("counted", LongType()),
         *_figures("current_"),
         *_figures("advised_"),
+        #: What decides when a task recovers: ``time``, or the number of ``attempts``; null: the history does not show
+        #: it. And the share of failures for which attempts count.
+        StructField("model", StringType()),
+        StructField("by_attempts_low", DoubleType()),
+        StructField("by_attempts_high", DoubleType()),
         #: The failures of the last days, unknown to the advice, and the figures of both ladders on them.
         StructField("backtest_failures", LongType()),
         *[

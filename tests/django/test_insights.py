@@ -260,9 +260,18 @@ def test_the_page_states_which_figures_are_counted_and_shows_the_backtest(sqlite
         'Hint: Attempts at other times would show whether 2m 30m is better: set "jitter" of the queue to 0.2',
         "37 failures: not enough data: 37 retried failures, at least 200 are needed Today: 10s, 1m",
         "Curves and advice do not include the retries of tasks that were requeued",
+        "The history favours this: by the estimate, the number of attempts decides for at most 6 % of the failures.",
+        "The history does not show whether that is so, or whether the number of attempts decides",
+        "The figures assume that the number of attempts decides whether a task recovers, and not time.",
     ):
         assert text in shown_words
     assert shown_words.count("counted recoveries") == 1
+
+
+def test_the_page_warns_of_workers_whose_clocks_differ(sqlite: Any, output: Path) -> None:
+    insights.report(output, TODAY, clocks={"w4@shop": -60.2})
+    service.load(str(output))
+    assert "The clocks of these workers differ, so that times on this page are wrong: w4@shop" in words(shown())
 
 
 def test_a_ladder_that_failed_its_backtest_is_shown_with_the_reason_and_not_advised(sqlite: Any, output: Path) -> None:
@@ -279,8 +288,10 @@ def test_the_page_states_which_errors_no_retry_helps_and_which_need_no_long_tier
     service.load(str(output))
     page = shown()
     assert (
-        "orders.errors.CardRefused never recovered in 412 failures (95 % interval: at most 1.0 % recover) . "
-        "Add it to give_up_on : that would have saved 1,236 retries and 2h6m of worker time. "
+        "orders.errors.CardRefused never recovered in 412 failures; the last attempt came 5m35s after the first "
+        "(95 % interval: at most 1.0 % recover) . "
+        "Use a longer ladder for a while to see whether later attempts succeed. "
+        "If not, add it to give_up_on : that would have saved 1,236 retries and 2h6m of worker time. "
         "orders.tasks.charge , payments "
         "ConnectionResetError always recovered within 40s, in 512 failures "
         "(95 % interval: at least 99.2 % recover) . It does not need the tier 1h."
@@ -625,6 +636,8 @@ def test_the_interval_of_a_share_is_wilsons() -> None:
     assert wilson(8, 10) == pytest.approx((0.490, 0.943), abs=5e-4)
     assert wilson(0, 20) == pytest.approx((0.0, 0.161), abs=5e-4)
     assert wilson(0, 0) == (0.0, 1.0)
+    assert wilson(800, 1000, 10) == wilson(8, 10)
+    assert wilson(8, 10, 5_000) == wilson(8, 10)
 
 
 def test_the_address_of_the_insights_is_checked(sqlite: Any) -> None:

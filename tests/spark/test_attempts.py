@@ -131,9 +131,9 @@ def test_a_replay_starts_from_nothing(found: list[Row]) -> None:
 
 
 @story(event("recovered", 5, generation=1))
-def test_a_replay_that_succeeds_at_once_is_an_attempt_of_no_episode(found: list[Row]) -> None:
+def test_a_replay_that_succeeds_at_once_ends_an_episode_without_failures(found: list[Row]) -> None:
     (only,) = found
-    assert only["episode"] is None
+    assert (only["episode"]["failed_attempts"], only["episode"]["first_failed_at"]) == (0, None)
 
 
 @story(event("parked", 0), event("recovered", 10, attempt=1), event("exhausted", 9_000, attempt=2, reason="gave_up"))

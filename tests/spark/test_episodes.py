@@ -107,7 +107,11 @@ def test_an_episode_of_unknown_origin_bounds_nothing(found: list[Row]) -> None:
     event("recovered", 140, generation=2),
 )
 def test_each_replay_has_an_episode_of_its_own(found: list[Row]) -> None:
-    assert [interval(episode) for episode in found] == [("exhausted", 0.0, None), ("recovered", 0.0, 30.0)]
+    assert [interval(episode) for episode in found] == [
+        ("exhausted", 0.0, None),
+        ("recovered", 0.0, 30.0),
+        ("recovered", 0.0, None),
+    ]
 
 
 @story(event("parked", 0), event("parked", 12, attempt=1))

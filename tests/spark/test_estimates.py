@@ -222,7 +222,7 @@ def test_replays_are_in_no_curve_and_in_no_advice(spark, tmp_path):
         one, other = (each.sort_values(columns, ignore_index=True) for each in (one, other))
         assert len(one) > 0
         assert one.to_json() == other.to_json()
-    assert exception_advice(both, 0.005).collect() == exception_advice(alone, 0.005).collect()
+    assert exception_advice(both, options).collect() == exception_advice(alone, options).collect()
 
 
 @pytest.mark.slow
@@ -235,7 +235,7 @@ def test_only_frequent_tasks_and_exceptions_have_a_curve(spark):
 
 
 def exceptions(spark):
-    """Return failure episodes of five days: some exceptions never recover, some always, one on one day only."""
+    """Return failure episodes: some exceptions never recover, some always, one on one day only, one in few outages."""
     never = {"outcome": "exhausted", "failed_attempts": 4, "high_seconds": None, "low_seconds": 635.0, "wasted_ms": 400}
     soon = {"failed_attempts": 1, "low_seconds": 0.0, "high_seconds": 5.5, "waited_ms": 5000}
     stories = {
@@ -243,6 +243,8 @@ def exceptions(spark):
         "TimeoutError": soon,
         "StillWaiting": soon,
         "OtherLadder": soon,
+        "FewOutages": soon,
+        "Revived": never,
         "TooFew": soon,
         "ConnectionError": {},
         "OneDay": never,
@@ -251,10 +253,14 @@ def exceptions(spark):
     rows = []
     for name, story in stories.items():
         for at in range(800 if story is soon and name != "TooFew" else 120):
-            began = MARCH + timedelta(days=0 if name == "OneDay" else at % 5)
+            # An hour from one failure to the next; those of "FewOutages" are of five outages.
+            hours = 24 * (at % 5) if name == "FewOutages" else at
+            began = MARCH + (timedelta(minutes=at) if name == "OneDay" else timedelta(hours=hours))
             of_it = never if name == "ConnectionError" and at < 10 else story
             rows.append(episode(f"{name}-{at}", exception_type=name, first_failed_at=began, **of_it))
     rows += [episode(f"few-{at}", exception_type="Few", **never) for at in range(99)]
+    replay = {"generation": 1, "failed_attempts": 0, "exception_type": None, "low_seconds": 0.0, "high_seconds": None}
+    rows += [episode(f"Revived-{at}", **replay) for at in range(3)]
     waiting = {"outcome": "open", "ended_at": None, "failed_attempts": 3, "high_seconds": None, "waited_ms": None}
     rows += [episode("waiting", exception_type="StillWaiting", **waiting)]
     rows += [episode("other", exception_type="OtherLadder", **{**soon, "ladder_ms": [60_000, 3_600_000]})]
@@ -263,7 +269,7 @@ def exceptions(spark):
 
 @pytest.mark.slow
 def test_advice_about_exceptions_that_never_recover_and_those_that_need_no_late_tier(spark):
-    found = exception_advice(exceptions(spark), 0.005)
+    found = exception_advice(exceptions(spark), Options(bootstrap_rounds=0))
     assert [(each.name, each.dataType) for each in found.schema] == [
         (each.name, each.dataType) for each in EXCEPTION_ADVICE
     ]
@@ -274,6 +280,7 @@ def test_advice_about_exceptions_that_never_recover_and_those_that_need_no_late_
         "give_up", 120, 0, 360, 36_000,
     )  # fmt: skip
     assert 0.02 < never.share_high < 0.04
+    assert never.longest_s == 635
     assert (short.kind, short.failures, short.recovered) == ("fewer_tiers", 800, 800)
     assert (short.longest_s, short.needless_ms) == (5.5, [30_000, 600_000])
 

@@ -66,6 +66,9 @@ def test_a_wait_counts_under_the_exception_before_it_by_the_attempt_after_it(spa
         ("Timeout", 1, 10_000, 2, 1, 1, 70)
     ]
     assert [row["delay_ms"] for row in found if row["tier"] is None] == [12_000]
+    # Both tasks came back in the same hour, as of one outage.
+    assert [row["independent"] for row in found if row["tier"]] == [1.0]
+    assert [row["rate_high"] - row["rate_low"] > 0.8 for row in found if row["tier"]] == [True]
 
 
 def test_a_task_that_waits_in_a_tier_again_and_again_counts_once_a_day(spark: SparkSession) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from celery_rmq_delay.analytics.estimate.grid import Grid
 from celery_rmq_delay.analytics.estimate.intervals import Intervals
+from celery_rmq_delay.analytics.estimate.options import Options
 
 HARD = np.inf
 
@@ -83,7 +85,13 @@ def seen_outages(truth: Truth, count: int, ladders, seed: int, outages=400, jitt
     return inspected(lasts, outage, ladders, random, jitter)
 
 
-def inspected(lasts, clusters, ladders, random, jitter=0.25) -> Seen:
+def needed(probability, count, random):
+    """Return how many attempts fail, the first one included, if each retry succeeds with this probability."""
+    return np.minimum(random.geometric(np.broadcast_to(np.maximum(probability, 1e-12), count)), 10**6)
+
+
+def inspected(lasts, clusters, ladders, random, jitter=0.25, failing=1) -> Seen:
+    """Return failures as seen by ladders; ``failing``: attempts that fail at the least, however late they are."""
     count, tiers = len(lasts), max(map(len, ladders))
     delays = np.full((len(ladders), tiers), np.nan)
     for at, ladder in enumerate(ladders):
@@ -94,6 +102,7 @@ def inspected(lasts, clusters, ladders, random, jitter=0.25) -> Seen:
     looks = waited + np.cumsum(random.exponential(0.3, (count, tiers)), axis=1)
     looks = np.column_stack([np.zeros(count), looks, np.full(count, np.nan)])
     failed = (looks < lasts[:, None]).sum(axis=1)  # comparisons with NaN, the missing tiers, are false
+    failed = np.minimum(np.maximum(failed, failing), (~np.isnan(looks)).sum(axis=1))
     every = np.arange(count)
     retries = np.where(np.isnan(looks[every, failed]), failed - 1, failed)
     return Seen(
@@ -104,6 +113,32 @@ def inspected(lasts, clusters, ladders, random, jitter=0.25) -> Seen:
         which,
         np.column_stack([np.zeros(count), waited])[every, retries],
     )
+
+
+def rows(found: Seen, options: Options) -> pd.DataFrame:
+    """Return the rows of one group of `counted_intervals`."""
+    grid, over = options.grid, ~np.isnan(found.high)
+    high = np.where(over, np.maximum(grid.cells(np.nan_to_num(found.high)), 1), Intervals.OPEN)
+    last = np.where(over, found.high, found.low)
+    each = {
+        "low": np.minimum(grid.cells(found.low), high - 1),
+        "high": high,
+        "cluster": found.cluster,
+        "ladder": found.ladder,
+        "is_exhausted": ~over,
+        "retries": found.failed_attempts - ~over,
+        "late_s": last - found.waited,
+    }
+    kept = pd.DataFrame(each)[over | (found.low > 0)]
+    keys = [name for name in each if name not in ("retries", "late_s")]
+    sums = {"count": ("retries", "size"), "retries": ("retries", "sum"), "late_s": ("late_s", "mean")}
+    return kept.groupby(keys, as_index=False).agg(**sums)
+
+
+def todays(ladder, number=0):
+    """Return the result of `todays_ladders` for one group: a ladder in seconds, and its number in the rows."""
+    tiers = len(ladder)
+    return pd.DataFrame([{"ladder": number, "tiers_ms": list(ms(ladder)), "max_retries": tiers, "retries": tiers}])
 
 
 def intervals(found: Seen, grid: Grid) -> Intervals:

@@ -19,7 +19,7 @@ from celery_rmq_delay.analytics.estimate.shares import shares
 from celery_rmq_delay.analytics.figures import TIMES
 from celery_rmq_delay.exceptions import SettingsError
 from tests.support.corpus import corpus
-from tests.support.recoveries import NEVER, TRUTHS, exponential, intervals, mixed, ms, seen
+from tests.support.recoveries import NEVER, TRUTHS, exponential, inspected, intervals, mixed, ms, seen
 
 OPTIONS = Options(bootstrap_rounds=50)
 GRID = OPTIONS.grid
@@ -130,6 +130,16 @@ def test_no_time_to_recovery_is_longer_than_todays_by_more_than_the_tolerance(tr
         assert getattr(found, name) <= 1.2 * getattr(today, name) + 1e-6, name
 
 
+def test_a_ladder_is_not_faster_for_losing_the_failures_that_last_longest():
+    # Without today's last tier, all failures that still recover do so at the same time as today.
+    search = known("bimodal", Options())
+    shorter = np.array([ms(TODAY[:-1])])
+    assert search.figures(shorter).mean_s < 0.5 * search.current.mean_s
+    assert search.compared(shorter).mean_s == pytest.approx(search.current.mean_s)
+    fewer = search.current.attempts - search.figures(shorter).attempts
+    assert search.saving(ms(TODAY[:-1]))[0] == pytest.approx((fewer / search.cost(search.current))[0, 0])
+
+
 def test_the_interval_of_a_ladder_reaches_over_all_that_the_history_allows():
     truth = TRUTHS["exponential"]
     data = intervals(seen(truth, 50_000, [(30, 300, 3600)], seed=1, jitter=0), GRID)
@@ -185,13 +195,35 @@ def test_a_limit_of_no_recoveries_states_how_many_the_advised_ladder_loses():
 
 
 @corpus("never", [0.97, 0.5])
-def test_a_ladder_that_recovers_hardly_anything_has_a_note_that_more_tiers_do_not_help(never):
+def test_a_ladder_that_recovers_hardly_anything_has_a_proposal_to_try_a_longer_one(never):
     truth = mixed(never, NEVER, exponential(120))
     data = intervals(seen(truth, 20_000, [TODAY], seed=1), GRID)
     decision = decide(data, Today(ms(TODAY), LATE), OPTIONS)
-    share = decision.current.value("recovery")
-    assert ("more tiers will not help" in decision.reason) == (never == 0.97)
-    assert (f"recovers only {share:.1%} of the failures" in decision.reason) == (never == 0.97)
+    share = data.recoveries / data.episodes
+    assert (f"only {share:.1%} of the failures recover by their last attempt" in decision.reason) == (never == 0.97)
+    assert ("use a longer ladder for a while" in (decision.learn or "")) == (never == 0.97)
+    assert "give_up_on" not in decision.reason
+
+
+@corpus("count", [3_000, 250])
+def test_no_claim_is_made_about_times_after_the_last_attempt(count):
+    # Outages of half an hour: the ladder ends after 70 s, and nearly all failures end within the hour.
+    random = np.random.default_rng(4)
+    lasts = random.lognormal(np.log(1800), 0.3, count)
+    lasts[: count // 100] = 30.0
+    data = intervals(inspected(lasts, random.integers(0, 700, count), [(10, 60)], random, 0.0), GRID)
+    decision = decide(data, Today(ms((10, 60)), LATE), OPTIONS)
+    assert "will not help" not in decision.reason
+    assert "give_up_on" not in decision.reason
+    assert decision.learn.startswith("the last attempt comes 1m10s after the first, and the history does not show")
+    assert decision.learn.endswith("use a longer ladder for a while, such as 10s 1m 10m 1h")
+
+
+def test_tasks_that_recovered_when_they_were_requeued_are_evidence_for_later_attempts():
+    data = intervals(seen(TRUTHS["half hard"], 2_000, [TODAY], seed=1), GRID)
+    assert "requeued" not in (decide(data, Today(ms(TODAY), LATE), OPTIONS, revived=3).learn or "")
+    decision = decide(data, Today(ms(TODAY), LATE), OPTIONS, revived=600)
+    assert "600 exhausted tasks recovered when they were requeued: use a longer ladder" in decision.learn
 
 
 def test_limits_that_no_ladder_keeps_give_no_advice_and_a_reason():

@@ -53,12 +53,12 @@ def history(draw, ladder, seed, is_same=False):
     low, high = GRID.cells(looks[every, at]), np.where(over, at + 1, at)
     highs = np.where(over, GRID.cells(looks[every, high]), Intervals.OPEN)
     seconds = looks[every, high] - np.column_stack([np.zeros(FAILURES), planned])[every, high]
-    data = by_outage(Intervals(np.minimum(low, highs - 1), highs, began, np.ones(FAILURES)), OPTIONS)
-    return data, LateRetries(high.astype(float), seconds), over
+    data = by_outage(Intervals(np.minimum(low, highs - 1), highs, began, np.ones(FAILURES), began, high), OPTIONS)
+    return data, LateRetries(seconds), over
 
 
-def counted(data, retries, over):
-    return Observed(data.high, ~over, retries.retries, data.count, data.cluster).summary(OPTIONS)
+def counted(data, over):
+    return Observed(data.high, ~over, data.retries.astype(float), data.count, data.cluster).summary(OPTIONS)
 
 
 def recovery(draw, ladder, is_same):
@@ -75,7 +75,7 @@ def test_no_advice_loses_recoveries_that_todays_ladder_owes_to_its_lateness(last
     draw = LASTING[lasting]
     for ladder in LADDERS:
         data, retries, over = history(draw, ladder, 0, is_same)
-        decision = decide(data, Today(ms(ladder)), OPTIONS, retries=retries, counted=counted(data, retries, over))
+        decision = decide(data, Today(ms(ladder)), OPTIONS, retries=retries, counted=counted(data, over))
         advised = decision.advised_ms or ms(ladder)
         lost = recovery(draw, ladder, is_same) - recovery(draw, np.array(advised) / 1000, is_same)
         print(ladder, advised, f"{lost:.4f}")
@@ -99,8 +99,8 @@ def test_lateness_grows_evenly_after_the_last_retry_that_is_known():
 
 
 def test_without_known_delays_every_retry_is_on_time():
-    data, retries, _ = history(LASTING["exponential"], (5, 30), 1)
-    unknown = LateRetries(retries.retries, np.full(FAILURES, np.nan))
+    data, _, _ = history(LASTING["exponential"], (5, 30), 1)
+    unknown = LateRetries(np.full(FAILURES, np.nan))
     assert unknown.lateness(data, shares(data, Options(bootstrap_rounds=0))) == ON_TIME
 
 
@@ -108,7 +108,7 @@ def contradictory():
     """Return a history in which half of the failures lasted until their late retry, and what it counts."""
     data, retries, over = history(LASTING["exponential"], (5, 30, 120), 2)
     many = np.where(over, 1.0, 4.0)
-    observed = Observed(data.high, ~over, retries.retries, many, data.cluster)
+    observed = Observed(data.high, ~over, data.retries.astype(float), many, data.cluster)
     return data, retries, observed.summary(OPTIONS)
 
 

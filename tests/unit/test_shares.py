@@ -124,6 +124,17 @@ def test_an_interval_of_a_share_near_0_or_1_is_not_empty(share, count):
     assert 0.005 < high - low < 0.1
 
 
+def test_the_band_of_a_large_history_with_jitter_contains_the_truth():
+    truth, cells = exponential(20), GRID.cells(np.cumsum((10, 60, 600)) + 0.5)
+    for seed in range(3):
+        found = seen(truth, 20_000, [(10, 60, 600, 3600)], seed, jitter=0.1, clusters=5_000)
+        low, high = shares(intervals(found, GRID), Options(bootstrap_rounds=50)).band()
+        true = truth.share(GRID.times[cells])
+        assert (low[cells] <= true).all()
+        assert (true <= high[cells]).all()
+        assert (high[cells] - low[cells] < 0.05).all()
+
+
 def test_after_the_last_attempt_nothing_is_claimed():
     found = shares(intervals(seen(TRUTHS["exponential"], EPISODES, [(10, 60)], seed=1), GRID), OPTIONS)
     assert GRID.times[found.horizon] < 100

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..figures import FIGURES
+from .by_attempt import ByAttempt, by_attempt
 from .intervals import Intervals, lacking
 from .ladders import Figures, Today
 from .options import Options
@@ -58,13 +59,22 @@ def split(intervals: Intervals, options: Options) -> tuple[Intervals, Intervals 
 
 
 def backtest(
-    later: Intervals, today: Today, advised: Ladder, options: Options, *, must_save: bool, is_runner_up: bool
+    later: Intervals,
+    attempts: ByAttempt,
+    today: Today,
+    advised: Ladder,
+    options: Options,
+    *,
+    must_save: bool,
+    is_runner_up: bool,
 ) -> Backtest:
     """Return the result of both ladders on failures of the last days.
 
-    ``must_save``: whether the advised ladder must cost less than today's. ``is_runner_up``: a better one has failed.
+    ``attempts``: how far the number of attempts counts, by all failures. ``must_save``: whether the advised ladder must
+    cost less than today's. ``is_runner_up``: a better one has failed.
     """
-    search = Search.of(shares(later, options), today, 0.0, options)
+    estimate = shares(later, options)
+    search = Search.of(estimate, by_attempt(later, estimate, options, attempts), today, 0.0, options)
     found = search.figures(np.array([advised]))
     kept = search.keeps_limits(np.array([advised]))[:, 0]
     is_likely = kept.mean() >= (_LIKELY_OF_RUNNER_UP if is_runner_up else _LIKELY)

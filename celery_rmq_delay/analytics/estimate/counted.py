@@ -35,6 +35,15 @@ def lost_recoveries(intervals: Intervals, estimate: Shares, reach: int, last: in
     return round(float(max(lost[0], np.quantile(lost, 0.975))), 6)
 
 
+def lost_by_number(intervals: Intervals, retries: int, today: int, weight: float) -> float:
+    """Return how many counted recoveries a ladder with so many ``retries`` instead of ``today`` may lose for that.
+
+    They are those after more retries, if the number of attempts counts: in the part ``weight`` of the failures.
+    """
+    later = intervals.is_over & (intervals.retries > retries) & (intervals.retries <= today)
+    return weight * float(intervals.count[later].sum())
+
+
 def least_reach(intervals: Intervals, estimate: Shares, last: int, most: float) -> int:
     """Return the first cell in which a ladder may end without losing more than ``most`` recoveries.
 

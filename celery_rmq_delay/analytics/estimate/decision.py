@@ -10,7 +10,8 @@ import numpy as np
 
 from ...durations import format_ms
 from .backtest import Backtest, backtest, split
-from .counted import least_reach, lost_recoveries
+from .by_attempt import ATTEMPTS, ByAttempt, by_attempt
+from .counted import least_reach, lost_by_number, lost_recoveries
 from .intervals import Floats, Intervals, Ints, lacking
 from .ladders import Summary, Today, ends, summarise
 from .lateness import Lateness, LateRetries
@@ -24,8 +25,11 @@ _UNSEEN_TAIL = 0.05
 #: If the best ladder fails its backtest, so many are tried at most, of so many that cost least.
 _MOST_TRIALS, _MOST_RUNNERS_UP = 5, 500
 
-#: If today's ladder recovers less than this, no ladder helps.
+#: If less than this part of the failures recovers, or more recovers when it is requeued, later attempts may succeed.
 _HARDLY = 0.05
+
+#: The tiers to try then, as multiples of today's last one.
+_LATER = (6, 36)
 
 #: A ladder that ends after this part of today's ends when today's does.
 _SAME_END = 0.995
@@ -36,7 +40,8 @@ class Decision:
     """Today's ladder, the advised one, and the reason. ``advised_ms`` is None if nothing is advised.
 
     ``current``, ``advised``: the figures by the estimate; those of ``current`` are counts if ``is_counted``. ``lost``:
-    counted recoveries that the advised ladder may lose. ``refused_ms``: the best ladder found, if it is not advised as
+    counted recoveries that the advised ladder may lose. ``attempts``: how far the number of attempts counts; None: it
+    was not estimated. ``refused_ms``: the best ladder found, if it is not advised as
     it failed its backtest. ``backtest``: that of the advised ladder, else of the refused one. ``learn``: what would
     show whether a better ladder exists; None if the history shows enough.
     """
@@ -51,6 +56,7 @@ class Decision:
     backtest: Backtest | None = None
     learn: str | None = None
     is_counted: bool = False
+    attempts: ByAttempt | None = None
 
 
 def decide(
@@ -61,16 +67,24 @@ def decide(
     retries: LateRetries | None = None,
     counted: Summary | None = None,
     is_only_ladder: bool = False,
+    revived: int = 0,
 ) -> Decision:
     """Return the advice for failures with the ladder of ``today``.
 
     ``retries``: those of the same rows, from which the lateness follows; None: that of ``today``. ``counted``: today's
-    figures as the history counts them. ``is_only_ladder``: all failures had today's ladder.
+    figures as the history counts them. ``is_only_ladder``: all failures had today's ladder. ``revived``: how many
+    exhausted tasks recovered when they were requeued.
     """
     found = _decision(intervals, today, options, retries, counted, is_only_ladder)
-    if found.current is None or found.current.value("recovery") >= _HARDLY:
-        return found
-    return replace(found, reason=f"{found.reason}; {_useless(found.current)}")
+    is_low = intervals.recoveries < _HARDLY * intervals.episodes
+    if found.enough_data and is_low:
+        share = intervals.recoveries / intervals.episodes
+        found = replace(found, reason=f"{found.reason}; only {share:.1%} of the failures recover by their last attempt")
+    longer = _longer(today.ladder_ms, options)
+    is_enough = intervals.episodes >= options.min_episodes and longer is not None and not today.is_endless
+    if is_enough and (is_low or revived >= _HARDLY * intervals.episodes):
+        return replace(found, learn=_trial(today.ladder_ms, longer or (), revived))
+    return found
 
 
 def _decision(
@@ -81,7 +95,7 @@ def _decision(
     counted: Summary | None,
     is_only_ladder: bool,
 ) -> Decision:
-    """Return the advice, without the note that retries do not help."""
+    """Return the advice, without a proposal to try later attempts."""
     too_few = lacking(intervals, options)
     if too_few:
         return Decision(False, too_few, counted, is_counted=counted is not None)
@@ -90,22 +104,37 @@ def _decision(
     if today.is_endless:
         reason = "today's last tier repeats without a limit: no ladder that ends recovers as much"
         return Decision(False, reason, counted, is_counted=counted is not None)
+    early = retries and retries.early(intervals)
+    if early:
+        return Decision(False, early)
     estimate = shares(intervals, options)
     if retries is not None:
         today = replace(today, late=retries.lateness(intervals, estimate))
-    current = summarise(today.ladder_ms, estimate, options.grid, today.late)
+    attempts = by_attempt(intervals, estimate, options)
+    current = summarise(today.ladder_ms, estimate, options.grid, today.late, attempts)
     is_counted = counted is not None and _agree(counted, current)
     if counted is not None and not is_counted and is_only_ladder:
         return Decision(False, _contradiction(counted, current), counted, is_counted=True)
     # Else failures were of another kind while another ladder was in force: only estimates can be compared.
     shown = counted if counted is not None and is_counted else current
-    return replace(_advised(intervals, estimate, today, shown, options), is_counted=is_counted)
+    found = _advised(intervals, estimate, attempts, today, shown, options)
+    return replace(found, is_counted=is_counted, attempts=attempts)
 
 
-def _useless(current: Summary) -> str:
+def _longer(ladder: Ladder, options: Options) -> Ladder | None:
+    """Return a ladder with later attempts, to learn whether they succeed; None: there is no longer delay."""
+    if not ladder:
+        return None
+    later = ([each for each in options.delays_ms if each >= times * ladder[-1]] for times in _LATER)
+    found = sorted({each[0] for each in later if each})
+    return (*ladder, *found) if found else None
+
+
+def _trial(ladder: Ladder, longer: Ladder, revived: int) -> str:
+    later = f"; {revived:,} exhausted tasks recovered when they were requeued" if revived else ""
     return (
-        f"today's ladder recovers only {current.value('recovery'):.1%} of the failures: more tiers will not help, so "
-        'add these exceptions to "give_up_on" or fix their cause'
+        f"the last attempt comes {format_ms(sum(ladder))} after the first, and the history does not show whether later "
+        f"ones succeed{later}: use a longer ladder for a while, such as {_named(longer)}"
     )
 
 
@@ -125,7 +154,9 @@ def _contradiction(counted: Summary, estimated: Summary) -> str:
     )
 
 
-def _advised(intervals: Intervals, estimate: Shares, today: Today, current: Summary, options: Options) -> Decision:
+def _advised(
+    intervals: Intervals, estimate: Shares, attempts: ByAttempt, today: Today, current: Summary, options: Options
+) -> Decision:
     """Return the advice from an estimate; ``current``: today's figures, as they are shown."""
     late = today.late
     last = _end(today.ladder_ms, late, options)
@@ -134,8 +165,12 @@ def _advised(intervals: Intervals, estimate: Shares, today: Today, current: Summ
         text = f"not enough data: too few failures reached the last tier of today's ladder ({tier})"
         return Decision(False, text, current)
     known, later = split(intervals, options)
-    least_s = _least_end(intervals, estimate, today, options)
-    search = Search.of(estimate if later is None else shares(known, options), today, least_s, options)
+    least_s = _least_end(intervals, estimate, attempts.weight, today, options)
+    if later is None:
+        search = Search.of(estimate, attempts, today, least_s, options)
+    else:
+        earlier = shares(known, options)
+        search = Search.of(earlier, by_attempt(known, earlier, options, attempts), today, least_s, options)
     found = _decided(search, current)
     if later is not None and found.advised_ms and found.advised_ms != today.ladder_ms:
         found = _tried(found, found.advised_ms, search, later, today)
@@ -145,9 +180,11 @@ def _advised(intervals: Intervals, estimate: Shares, today: Today, current: Summ
     reach = _end(found.advised_ms, late, options)
     pairs = set(zip(reach.tolist(), last.tolist(), strict=True))
     lost = sum(lost_recoveries(intervals, estimate, *each) for each in pairs)
-    advised = summarise(found.advised_ms, estimate, options.grid, late)
+    lost += lost_by_number(intervals, len(found.advised_ms), len(today.ladder_ms), attempts.weight)
+    advised = summarise(found.advised_ms, estimate, options.grid, late, attempts)
     reason = found.reason
-    if advised.value("recovery") < current.value("recovery") - options.recovery_tolerance:
+    is_fewer = advised.value("recovery") < current.value("recovery") - options.recovery_tolerance
+    if is_fewer and options.min_recovery is not None:
         fewer = f"{advised.value('recovery'):.1%} of the failures recover instead of {current.value('recovery'):.1%}"
         reason += f'; {fewer}, which "min_recovery" allows'
     return replace(found, reason=reason, advised=advised, lost=math.ceil(lost))
@@ -182,7 +219,7 @@ def _tried(found: Decision, best: Ladder, search: Search, later: Intervals, toda
         if search.is_within and not _saves(search, ladder):
             break
         kind = {"must_save": search.is_within, "is_runner_up": ladder != best}
-        trial = backtest(later, today, ladder, search.options, **kind)
+        trial = backtest(later, search.attempts, today, ladder, search.options, **kind)
         if trial.passed and ladder == best:
             return replace(found, backtest=trial)
         if trial.passed:
@@ -207,30 +244,42 @@ def _saves(search: Search, ladder: Ladder) -> bool:
 
 def _learn(search: Search, advised: Ladder) -> str | None:
     """Return how to learn whether another ladder is better: it saves much more if failures end as in the estimate."""
-    best = replace(search, likely=search.likely[:1], prudent=search.likely[:1], least_s=0.0).best()
-    if best is None or search.saving(best)[0] - search.saving(advised)[0] < search.options.least_saving:
+    if search.attempts.favoured == ATTEMPTS:
+        return None
+    by_time = replace(search, likely=search.likely[:1], prudent=search.likely[:1], least_s=0.0, attempts=ByAttempt())
+    best = by_time.best()
+    if best is None or by_time.saving(best)[0] - by_time.saving(advised)[0] < search.options.least_saving:
         return None
     question = f"attempts at other times would show whether {_named(best)} is better"
+    if search.attempts.weight:
+        # Jitter moves the times, and hardly the number of attempts until then.
+        return f"{question}, if time counts and not their number: use another ladder for a while"
     return f'{question}: set "jitter" of the queue to 0.2 or more for a week, or use another ladder for a while'
 
 
-def _least_end(intervals: Intervals, estimate: Shares, today: Today, options: Options) -> Floats:
+def _least_end(intervals: Intervals, estimate: Shares, weight: float, today: Today, options: Options) -> Floats:
     """Return the seconds after which a ladder must end so as not to lose more counted recoveries than is tolerated.
 
-    They differ with the lateness of tasks: one number for each of its points. Today's ladder loses none. If the user
-    has set the least share that is recovered, no recoveries are counted.
+    Ladders of 1, 2, ... tiers are the rows; infinite: they lose more by their number of retries, which counts in the
+    part ``weight`` of the failures. The seconds differ with the lateness of tasks: one number for each of its points.
+    Today's ladder loses none. If the user has set the least share that is recovered, no recoveries are counted.
     """
     if options.min_recovery is not None:
         return np.zeros(1)
     # As many as exceed the tolerance by chance in 2.5 % of histories: the variance of a count is the count.
     most = (math.sqrt(options.recovery_tolerance * intervals.recoveries + 1) - 1) ** 2
     last = _end(today.ladder_ms, today.late, options)
-    cells = set(last.tolist())
-    # Few tasks are as late as a point: what all of them lose is the sum.
-    reach = {each: least_reach(intervals, estimate, each, most / len(cells)) for each in cells}
-    found = np.array([reach[each] for each in last.tolist()])
     ends_s = ends(np.array(today.ladder_ms), today.late)[:, 0]
-    return np.where(found == last, ends_s * _SAME_END, options.grid.times[found])
+    retries = np.arange(1, options.max_tiers + 1)
+    left = [most - lost_by_number(intervals, each, len(today.ladder_ms), weight) for each in retries.tolist()]
+    found = np.full((len(retries), len(last)), np.inf)
+    for allowed in {each for each in left if each >= 0}:
+        # Few tasks are as late as a point: what all of them lose is the sum.
+        cells = set(last.tolist())
+        reach = {each: least_reach(intervals, estimate, each, allowed / len(cells)) for each in cells}
+        first = np.array([reach[each] for each in last.tolist()])
+        found[np.array(left) == allowed] = np.where(first == last, ends_s * _SAME_END, options.grid.times[first])
+    return found
 
 
 def _end(ladder: Ladder, late: Lateness, options: Options) -> Ints:

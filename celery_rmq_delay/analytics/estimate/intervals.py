@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,8 @@ class Intervals:
     """Failures by the grid cells between which they ended, and by cluster; `OPEN` as ``high``: end not observed.
 
     A failure still lasted at ``low`` and had ended at ``high``; ``low < high``. Rows may repeat; ``count``: failures.
-    ``began``: the time slot in which they began, `Options.cluster_s` long; by default, it is the cluster.
+    ``began``: the time slot in which they began, `Options.cluster_s` long; by default, it is the cluster. ``retries``:
+    how many retries of each failure have ended; by default, it is not known (0).
     """
 
     low: Ints
@@ -27,6 +28,7 @@ class Intervals:
     cluster: Ints
     count: Floats
     began: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    retries: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     #: The cell of failures whose end was not observed: beyond every grid.
     OPEN = 2**31 - 1
@@ -34,6 +36,8 @@ class Intervals:
     def __post_init__(self) -> None:
         if len(self.began) != len(self.cluster):
             object.__setattr__(self, "began", self.cluster)
+        if len(self.retries) != len(self.cluster):
+            object.__setattr__(self, "retries", np.zeros(len(self.cluster), dtype=np.int64))
 
     @property
     def is_over(self) -> Flags:
@@ -83,7 +87,7 @@ class Intervals:
 
     def chosen(self, rows: Flags) -> Intervals:
         """Return only these rows."""
-        return Intervals(self.low[rows], self.high[rows], self.cluster[rows], self.count[rows], self.began[rows])
+        return Intervals(*(getattr(self, each.name)[rows] for each in fields(self)))
 
 
 def lacking(intervals: Intervals, options: Options) -> str | None:

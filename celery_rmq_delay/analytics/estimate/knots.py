@@ -15,6 +15,10 @@ from .intervals import Floats, Intervals, Ints
 #: Looks within this part of a decade are one knot.
 _WIDTH_DECADES = 0.1
 
+#: Looks are more knots than one if each has so many: they determine the share well, and whether failures end evenly
+#: within a knot would be a larger error than chance.
+_MANY_LOOKS = 2000
+
 #: Less looks than this share of the failures that had not ended by then are no knot: they show little about the others.
 _LEAST_SHARE = 0.05
 
@@ -46,7 +50,8 @@ class Knots:
         """Return the knots of a history; only cell 0 if no attempt was seen."""
         looks = data.looks(grid.points + 1)
         width = max(1, round(_WIDTH_DECADES * grid.per_decade))
-        groups = [each for each in _groups(np.flatnonzero(looks), width) if _is_enough(data, looks, each)]
+        wide = (each for each in _groups(np.flatnonzero(looks), width) if _is_enough(data, looks, each))
+        groups = [each for group in wide for each in _divided(group, looks)]
         cells = [0, *(round(float(np.average(each, weights=looks[each]))) for each in groups)]
         if groups:
             cells.append(int(groups[-1][-1]))
@@ -80,6 +85,17 @@ def _groups(cells: Ints, width: int) -> list[Ints]:
         else:
             groups.append([cell])
     return [np.array(each, dtype=np.int64) for each in groups]
+
+
+def _divided(group: Ints, looks: Floats) -> list[Ints]:
+    """Return the cells of a group in groups of `_MANY_LOOKS` or more each; one, if it has less than twice as many."""
+    sums = np.cumsum(looks[group])
+    ends: list[int] = []
+    for at, total in enumerate(sums.tolist()):
+        before = sums[ends[-1]] if ends else 0.0
+        if total - before >= _MANY_LOOKS and sums[-1] - total >= _MANY_LOOKS:
+            ends.append(at)
+    return [np.asarray(each) for each in np.split(group, np.array(ends, dtype=np.int64) + 1)]
 
 
 def _joined(groups: list[Ints]) -> Ints:

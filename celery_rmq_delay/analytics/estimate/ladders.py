@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..figures import FIGURES, PERCENTILES
+from .by_attempt import ByAttempt, View, by_time
 from .grid import Grid
 from .intervals import Floats, Ints
 from .lateness import ON_TIME, Lateness
@@ -93,13 +94,19 @@ def ends(ladders_ms: Ints, late: Lateness) -> Floats:
     return np.asarray(late.after(tiers)[:, -1, None] + planned_s.reshape(1, -1))
 
 
-def expected(curve: Floats, ladders_ms: Ints, late: Lateness, grid: Grid) -> Figures:
-    """Return the figures (row, ladder) of ladders of one length, from the share (row, cell) that has ended."""
+def expected(
+    curve: Floats, ladders_ms: Ints, late: Lateness, grid: Grid, view: View = by_time, most: Floats | None = None
+) -> Figures:
+    """Return the figures (row, ladder) of ladders of one length, from the share (row, cell) that has ended.
+
+    ``view``: what counts besides time. ``most``: (row, ladder), only the first failures to recover, up to this share.
+    """
+    most = np.ones((1, 1)) if most is None else most
     planned, points = _planned(ladders_ms), late.after(ladders_ms.shape[-1])
     share = spent = np.zeros(())
     for each in points:
         times = planned + each
-        ended = curve[:, grid.cells(times)]
+        ended = np.minimum(view(curve[:, grid.cells(times)]), most[..., None])
         share = share + ended / len(points)
         spent = spent + _spent(ended, times) / len(points)
     return figures(share, retry_times(ladders_ms, late), spent)
@@ -138,20 +145,33 @@ def _quantile(share: Floats, times: Floats, part: float) -> Floats:
     return np.where(share[..., -1] > _ALIKE, found, np.nan)
 
 
-def summarise(ladder_ms: tuple[int, ...], shares: Shares, grid: Grid, late: Lateness) -> Summary:
+def summarise(
+    ladder_ms: tuple[int, ...], shares: Shares, grid: Grid, late: Lateness, attempts: ByAttempt | None = None
+) -> Summary:
     """Return the figures of one ladder with their intervals.
 
     The intervals contain the figures of resampled histories, of failures that end as late and as early as the history
-    allows: they are wide if a ladder retries at times at which the history has no attempts.
+    allows: they are wide if a ladder retries at times at which the history has no attempts. And they contain the
+    figures if the number of attempts counts, as far as the history allows that; the figures themselves are those of the
+    model that it favours, or else if only time counts.
     """
-    ladder = np.array([ladder_ms], dtype=np.int64)
-    low_share, high_share = (expected(each[None, :], ladder, late, grid).recovery[0, 0] for each in shares.band())
-    found = [expected(each, ladder, late, grid) for each in (shares.likely, shares.least, shares.most)]
+    ladder, attempts = np.array([ladder_ms], dtype=np.int64), attempts or ByAttempt()
+    one = attempts.rows(slice(1))
+    of_band = [
+        [float(expected(each[None, :], ladder, late, grid, view).recovery[0, 0]) for each in shares.band()]
+        for view in one.views
+    ]
+    low_share, high_share = float(np.min(of_band)), float(np.max(of_band))
+    found = [
+        expected(shares.likely, ladder, late, grid, attempts.likely),
+        *(expected(each, ladder, late, grid, view) for each in (shares.least, shares.most) for view in attempts.views),
+    ]
     by_name = {}
     for name in FIGURES:
         each = np.stack([getattr(one, name)[:, 0] for one in found])
         low, high = shares.interval(np.fmin.reduce(each), np.fmax.reduce(each))
         by_name[name] = (float(each[0, 0]), float(low), float(high))
-    by_name["recovery"] = (by_name["recovery"][0], float(low_share), float(high_share))
-    by_name["exhausted"] = (by_name["exhausted"][0], float(1 - high_share), float(1 - low_share))
+    recovery, *resampled = by_name["recovery"]
+    least, greatest = float(np.fmin(resampled[0], low_share)), float(np.fmax(resampled[1], high_share))
+    by_name |= {"recovery": (recovery, least, greatest), "exhausted": (1 - recovery, 1 - greatest, 1 - least)}
     return Summary(by_name)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .clocks import error_s
 from .intervals import Floats, Intervals
 from .shares import Shares
 
@@ -59,23 +60,36 @@ ON_TIME = Lateness()
 
 @dataclass(frozen=True)
 class LateRetries:
-    """What the rows of `Intervals` show of lateness: the ``retries`` of a failure, and its seconds after all delays.
+    """What the rows of `Intervals` show of lateness: the seconds after all delays at which the last attempt ended.
 
     ``seconds`` is NaN where a planned delay is not known.
     """
 
-    retries: Floats
     seconds: Floats
+
+    def early(self, intervals: Intervals) -> str | None:
+        """Return a sentence if too many retries ended before their delay can have passed; None: hardly any did.
+
+        A worker's clock is then behind or ahead: where no retry contradicts it, other times of the history are wrong,
+        too. ``intervals``: those of the same rows.
+        """
+        seconds = error_s(self.seconds, intervals.count)
+        if not seconds:
+            return None
+        return (
+            f"the clocks of the workers differ, by about {seconds:,.0f} s: retries ended before their delay can have "
+            'passed. Synchronise the clocks; the report of the run names the workers under "clocks"'
+        )
 
     def lateness(self, intervals: Intervals, estimate: Shares) -> Lateness:
         """Return the lateness of all tasks; ``intervals``, ``estimate``: those of the same rows.
 
         Retries after which few tasks recovered follow from the nearest other ones.
         """
-        share, is_known = estimate.likely[0], intervals.is_over & ~np.isnan(self.seconds) & (self.retries >= 1)
+        share, is_known = estimate.likely[0], intervals.is_over & ~np.isnan(self.seconds) & (intervals.retries >= 1)
         high, low, count = (each[is_known] for each in (intervals.high, intervals.low, intervals.count))
         weights = count / np.maximum(share[high] - share[low], _LEAST)
-        number = np.minimum(np.round(self.retries[is_known]), _MOST_RETRIES).astype(np.int64)
+        number = np.minimum(intervals.retries[is_known], _MOST_RETRIES)
         seconds = np.maximum(self.seconds[is_known], 0.0)
         tasks = np.bincount(number, count, _MOST_RETRIES + 1)
         if not tasks.any():

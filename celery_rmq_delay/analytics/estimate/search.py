@@ -4,9 +4,10 @@ The cost of a ladder is its retries per failure (`Figures.attempts`), plus a wei
 part of today's. Its limits: the share that it recovers, the mean and the percentiles of its time to recovery.
 
 A limit must hold in the estimate, and in most resampled histories: there, both the limit and the ladder's figures
-differ. It must hold if failures between the known times end evenly over time (`Shares.prudent`); the cost is that of
-the estimate. Among ladders that cost the same, the one that recovers more is best, then the one with the shorter 95th
-percentile, the shorter median, fewer tiers, and shorter delays in their order: the result is deterministic.
+differ. It must hold if only time counts and if the number of attempts does (`by_attempt`). It must hold if failures
+between the known times end evenly over time (`Shares.prudent`); the cost is that of the estimate. Among ladders that
+cost the same, the one that recovers more is best, then the one with the shorter 95th percentile, the shorter median,
+fewer tiers, and shorter delays in their order: the result is deterministic.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from itertools import chain, combinations_with_replacement, compress, islice
 import numpy as np
 
 from ..figures import TIMES
+from .by_attempt import ByAttempt, View, by_time
 from .intervals import Flags, Floats, Ints
 from .ladders import Figures, Today, ends, expected, retry_times
 from .lateness import Lateness
@@ -68,6 +70,10 @@ class Limits:
         recovery = np.asarray(today.recovery) - options.recovery_tolerance
         return cls(recovery if options.min_recovery is None else np.full_like(recovery, options.min_recovery), seconds)
 
+    def stated(self) -> Limits:
+        """Return the same limits, with the times of row 0 in all rows."""
+        return Limits(self.recovery, {name: most[:1] for name, most in self.seconds.items()})
+
     def kept_by(self, found: Figures) -> Flags:
         """Return which of the ladders meet the limits."""
         kept = found.recovery >= self.recovery - _ALIKE
@@ -81,9 +87,10 @@ class Search:
     """What to search for, in an estimate (row 0) and in resampled histories (the other rows).
 
     ``likely``, ``prudent``: (row, cell) as in `Shares`. ``today``: the ladder in milliseconds; ``current``: its
-    figures, (row, 1). ``least_s``: when the last retry must end, or later, at each point of the lateness.
-    ``latest_s``: when it must have ended (median), as the history does not show what happens later.
-    ``sure``: the parts of the resampled histories in which the limits must hold.
+    figures, (row, 1). ``least_s``: when the last retry must end, or later, at each point of the lateness; of ladders
+    of 1, 2, ... tiers, or of all. ``latest_s``: when it must have ended (median), as the history does not show what
+    happens later. ``sure``: the parts of the resampled histories in which the limits must hold. ``attempts``: the same
+    rows, if the number of attempts counts. The limits must hold in all of its `views`.
     """
 
     likely: Floats
@@ -94,16 +101,20 @@ class Search:
     latest_s: float
     options: Options
     sure: tuple[float, float] = _SURE
+    attempts: ByAttempt = field(default_factory=ByAttempt)
     current: Figures = field(init=False)
-    #: The limits of a ladder, in each row.
-    limits: Limits = field(init=False)
+    #: The limits of a ladder in each row, by the views.
+    every_limits: tuple[Limits, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "current", self.figures(np.array([self.today])))
-        object.__setattr__(self, "limits", Limits.of(self.current, self.options))
+        todays = [self.figures(np.array([self.today]), view) for view in self.attempts.views]
+        object.__setattr__(self, "current", self.figures(np.array([self.today]), self.attempts.likely))
+        object.__setattr__(self, "every_limits", tuple(Limits.of(each, self.options) for each in todays))
 
     @classmethod
-    def of(cls, estimate: Shares, today: Today, least_s: Floats | float, options: Options) -> Search:
+    def of(
+        cls, estimate: Shares, attempts: ByAttempt, today: Today, least_s: Floats | float, options: Options
+    ) -> Search:
         """Return the search for a better ladder than today's.
 
         It ends in the time that the history shows, or later than today's by the tolerance of times.
@@ -112,23 +123,49 @@ class Search:
         latest_s = max(options.grid.times[estimate.horizon], ends_s * (1 + options.time_tolerance))
         curves = estimate.likely, estimate.prudent
         sure = _SURE_OF_FEW if estimate.equal_clusters < _FEW else _SURE
-        return cls(*curves, today.ladder_ms, today.late, least_s, float(latest_s), options, sure)
+        return cls(*curves, today.ladder_ms, today.late, least_s, float(latest_s), options, sure, attempts)
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of a ladder in each row, if only time counts."""
+        return self.every_limits[0]
 
     @property
     def is_within(self) -> bool:
         """Whether today's ladder meets the limits: it breaks only those that the user has set."""
-        return bool(self.limits.kept_by(self.current)[0, 0])
+        return bool(self.limits.kept_by(self.figures(np.array([self.today])))[0, 0])
 
-    def figures(self, ladders: Ints, *, is_prudent: bool = False) -> Figures:
-        """Return the figures (row, ladder) of ladders of one length: (ladder, tier)."""
-        return expected(self.prudent if is_prudent else self.likely, ladders, self.late, self.options.grid)
+    def figures(self, ladders: Ints, view: View | None = None, *, is_prudent: bool = False) -> Figures:
+        """Return the figures (row, ladder) of ladders of one length: (ladder, tier); by the likely view."""
+        curve = self.prudent if is_prudent else self.likely
+        return expected(curve, ladders, self.late, self.options.grid, view or self.attempts.likely)
+
+    def compared(self, ladders: Ints, view: View | None = None, *, is_prudent: bool = False) -> Figures:
+        """Return the figures of ladders, with a mean time to recovery that can be compared with today's.
+
+        A ladder that recovers fewer failures has a shorter mean for that alone, as the longest ones are not in it. So
+        today's mean over as many failures stands for today's: a mean is longer by the same factor as over the failures
+        that both recover. The mean of a ladder that recovers more includes the longer failures.
+        """
+        found = self.figures(ladders, view, is_prudent=is_prudent)
+        ways = self.late, self.options.grid, view or self.attempts.likely
+        today = expected(self.likely, np.array([self.today]), *ways).mean_s
+        of_both = expected(self.likely, np.array([self.today]), *ways, found.recovery).mean_s
+        longer = np.divide(today, of_both, out=np.ones_like(of_both), where=of_both > 0)
+        return replace(found, mean_s=found.mean_s * longer)
 
     def keeps_limits(self, ladders: Ints) -> Flags:
         """Return (row, ladder) whether ladders of one length meet the limits."""
-        return self.limits.kept_by(self.figures(ladders, is_prudent=True))
+        pairs = zip(self.every_limits, self._prudent(ladders), strict=True)
+        kept = np.stack([limits.kept_by(found) for limits, found in pairs])
+        return np.asarray(kept.all(axis=0))
+
+    def _prudent(self, ladders: Ints) -> list[Figures]:
+        """Return the figures for the limits, by the views."""
+        return [self.compared(ladders, view, is_prudent=True) for view in self.attempts.views]
 
     def cost(self, found: Figures) -> Floats:
-        """Return the costs of ladders, given their figures."""
+        """Return the costs of ladders, given their figures as `compared`."""
         today = self.current.mean_s
         longer = np.divide(found.mean_s, today, out=np.ones_like(found.mean_s), where=today > 0)
         return np.asarray(found.attempts + self.options.delay_weight * np.where(np.isnan(longer), np.inf, longer))
@@ -145,28 +182,37 @@ class Search:
 
     def saving(self, ladder: Ladder) -> Floats:
         """Return (row) the part of today's cost that a ladder saves."""
-        today, found = self.cost(self.current), self.cost(self.figures(np.array([ladder])))
+        today, found = self.cost(self.current), self.cost(self.compared(np.array([ladder])))
         return np.asarray(1 - found / today)[:, 0]
 
     def _estimated(self) -> Search:
         """Return the search in the estimate alone."""
-        return replace(self, likely=self.likely[:1], prudent=self.prudent[:1])
+        first = slice(1)
+        return replace(self, likely=self.likely[first], prudent=self.prudent[first], attempts=self.attempts.rows(first))
 
     def _ranked(self) -> Iterator[Ladder]:
         """Yield the ladders that meet the limits in every row, the best in row 0 first."""
-        found: list[Ladder] = []
+        ranked: list[Ladder] = []
         criteria = []
         for tiers in range(1, self.options.max_tiers + 1):
             ladders = _ladders(tuple(self.options.delays_ms), tiers)
-            is_late_enough = (ends(ladders, self.late) >= np.reshape(self.least_s, (-1, 1))).all(axis=0)
+            is_late_enough = (ends(ladders, self.late) >= self._least_s(tiers)).all(axis=0)
             ladders = ladders[is_late_enough & (retry_times(ladders, self.late)[:, -1] <= self.latest_s)]
+            # The means take longer to compare.
+            found = replace(self.figures(ladders, by_time, is_prudent=True), mean_s=np.zeros((len(self.likely), 1)))
+            ladders = ladders[self.limits.kept_by(found).all(axis=0)]
             ladders = ladders[self.keeps_limits(ladders).all(axis=0)]
-            each = self.figures(ladders)
+            each = self.compared(ladders)
             order = [self.cost(each)[0], -each.recovery[0], each.p95_s[0], each.median_s[0]]
             criteria.append(np.stack([*order, np.full(len(ladders), tiers)]).round(9))
-            found += map(tuple, ladders.tolist())
+            ranked += map(tuple, ladders.tolist())
         # Candidates are ordered by their tiers and delays, and the sort is stable.
-        yield from (found[at] for at in np.lexsort(np.concatenate(criteria, axis=1)[::-1])[:_MOST_TRIED])
+        yield from (ranked[at] for at in np.lexsort(np.concatenate(criteria, axis=1)[::-1])[:_MOST_TRIED])
+
+    def _least_s(self, tiers: int) -> Floats:
+        """Return (point, 1) when the last retry of ladders of so many tiers must end."""
+        least_s = np.asarray(self.least_s)
+        return np.reshape(least_s[tiers - 1] if least_s.ndim > 1 else least_s, (-1, 1))
 
     def _are_sure(self, ladders: list[Ladder]) -> Flags:
         """Return which of the ladders meet the limits in enough resampled histories."""
@@ -175,10 +221,10 @@ class Search:
             return sure
         for tiers in {len(each) for each in ladders}:
             at = [index for index, each in enumerate(ladders) if len(each) == tiers]
-            found = self.figures(np.array([ladders[index] for index in at]), is_prudent=True)
-            stated = Limits(self.limits.recovery, {name: most[:1] for name, most in self.limits.seconds.items()})
-            sure[at] = stated.kept_by(found)[1:].mean(axis=0) >= self.sure[0]
-            sure[at] &= self.limits.kept_by(found)[1:].mean(axis=0) >= self.sure[1]
+            found = self._prudent(np.array([ladders[index] for index in at]))
+            for limits, each in zip(self.every_limits, found, strict=True):
+                sure[at] &= limits.stated().kept_by(each)[1:].mean(axis=0) >= self.sure[0]
+                sure[at] &= limits.kept_by(each)[1:].mean(axis=0) >= self.sure[1]
         return sure
 
 

@@ -32,7 +32,8 @@ class Shares:
     two knots and after the last one: ``least`` and ``most``, and ``prudent``, in which failures end evenly over time
     instead of its logarithm, so later. ``seen``: the cells at which it does, ``sound``: those with enough attempts.
     ``effective``: (cell) how many independent failures would be as informative. ``clusters``: independent groups,
-    ``equal_clusters``: those of equal size that would be as informative (`Intervals.effective_clusters`).
+    ``equal_clusters``: those of equal size that would be as informative (`Intervals.effective_clusters`). ``none``: the
+    share of half a failure.
     """
 
     likely: Floats
@@ -44,6 +45,7 @@ class Shares:
     effective: Floats
     clusters: int
     equal_clusters: float
+    none: float
 
     @property
     def horizon(self) -> int:
@@ -71,7 +73,9 @@ class Shares:
             return unknown, unknown
         low, _ = wilson(self.least[0], self.effective, self.clusters)
         _, high = wilson(self.most[0], self.effective, self.clusters)
-        return np.minimum(low, self.least[0]), np.maximum(high, self.most[0])
+        low, high = np.minimum(low, self.least[0]), np.maximum(high, self.most[0])
+        # Less than half a failure is none.
+        return np.where(low < self.none, 0.0, low), np.where(1 - high < self.none, 1.0, high)
 
 
 def shares(intervals: Intervals, options: Options) -> Shares:
@@ -103,7 +107,8 @@ def shares(intervals: Intervals, options: Options) -> Shares:
     every = intervals.effective(intervals.count > 0)
     effective = _effective(likely, knots.seen, float(intervals.count.sum()), every)
     effective = np.minimum(effective, _rare(intervals, likely[0], knots.seen))[before]
-    return Shares(likely, prudent, least, most, knots.seen, knots.sound, effective, clusters, equal)
+    none = 0.5 / float(intervals.count.sum())
+    return Shares(likely, prudent, least, most, knots.seen, knots.sound, effective, clusters, equal, none)
 
 
 def _curves(data: Intervals, knots: Knots, options: Options) -> Floats:

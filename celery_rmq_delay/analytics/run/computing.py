@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ..days import Days
+from ..estimate.clocks import named
 from ..estimate.options import Options as Estimate
 from ..schema import ATTEMPTS, DAY, EPISODES
 from ..storage.made import Made
@@ -18,7 +19,7 @@ from ..storage.readers import Read
 from ..storage.writers import Replacement, in_days
 from ..tables.attempts import attempts
 from ..tables.cleaning import by_task, clean
-from ..tables.counts import counted_events
+from ..tables.counts import counted_events, early_retries
 from ..tables.episodes import ended, last_waits, open_episodes
 from ..tables.exception_advice import exception_advice
 from ..tables.failure_groups import failure_groups
@@ -71,6 +72,11 @@ def write_attempts(writing: Writing, read: Read, now: datetime) -> tuple[DataFra
     report = writing.report
     report.rows_in = read.rows
     report.events, report.duplicates = counted_events(counts)
+    retries, early = early_retries(counts)
+    clocks, note = named(early, retries)
+    report.clocks = dict(clocks)
+    if note is not None:
+        report.notes.append(note)
     return rows, counts
 
 
@@ -124,7 +130,7 @@ def write_estimates(writing: Writing, episodes: DataFrame, estimate: Estimate, l
     last = F.lit(writing.plan.days.last).alias(DAY.name)
     writing.table("recovery_curve", recovery_curve(episodes, estimate).select("*", last))
     writing.table("ladder_advice", ladder_advice(episodes, estimate).select("*", last))
-    writing.table("exception_advice", exception_advice(episodes, estimate.recovery_tolerance).select("*", last))
+    writing.table("exception_advice", exception_advice(episodes, estimate).select("*", last))
     if ladders:
         evaluated = writing.table("what_if", what_if(episodes, ladders, estimate).select("*", last))
         queues = {row["queue"] for row in evaluated.select("queue").distinct().collect()}

@@ -16,7 +16,10 @@ from ...tables import table
 
 @dataclass
 class Report:
-    """The figures of a run; ``seconds`` by stage, ``left_out`` files by reason, sizes in bytes."""
+    """The figures of a run; ``seconds`` by stage, ``left_out`` files by reason, sizes in bytes.
+
+    ``clocks``: workers whose clocks differ, and by how many seconds.
+    """
 
     run: str
     input: str
@@ -33,6 +36,7 @@ class Report:
     quarantined: dict[str, int] = field(default_factory=dict)
     duplicates: int = 0
     events: int = 0
+    clocks: dict[str, float] = field(default_factory=dict)
     tables: dict[str, int] = field(default_factory=dict)
     bytes_written: int = 0
     compacted: dict[str, int] = field(default_factory=dict)
@@ -71,6 +75,7 @@ class Report:
             *[(f"quarantined: {reason}", count) for reason, count in sorted(self.quarantined.items())],
             ("duplicates", self.duplicates),
             ("events", self.events),
+            *[(f"clock of {worker}", f"{seconds:+.1f} s") for worker, seconds in self.clocks.items()],
             *[(f"days of {name}", count) for name, count in self.tables.items()],
             ("bytes written", self.bytes_written),
             *[(f"compacted: {name}", count) for name, count in self.compacted.items()],

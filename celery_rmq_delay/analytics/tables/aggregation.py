@@ -7,7 +7,8 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from ...events.schema import EXHAUSTED
+from ...events.schema import EXHAUSTED, RECOVERED
+from ..estimate.clocks import widened
 from ..estimate.intervals import Intervals
 from ..estimate.lateness import LateRetries
 from ..estimate.observed import Observed
@@ -82,21 +83,38 @@ def first_runs(episodes: DataFrame) -> DataFrame:
     return episodes.where(F.coalesce("generation", F.lit(0)) == 0)
 
 
+def revived(episodes: DataFrame) -> DataFrame:
+    """Return the failure episodes of exhausted tasks that recovered when they were replayed.
+
+    Their failures have ended, after the last attempt of the ladder: how long after it is not known.
+    """
+    is_replay = (F.col("generation") > 0) & (F.col("outcome") == RECOVERED)
+    replays = episodes.where(is_replay).select("task_id").distinct()
+    return first_runs(episodes).where(F.col("outcome") == EXHAUSTED).join(replays, "task_id", "left_semi")
+
+
 def has_run() -> Column:
     """Return whether the last attempt of a failure episode ran."""
     return ~F.coalesce(F.col("reason").isin(*NOT_RUN), F.lit(False))
 
 
 def intervals_of(rows: pd.DataFrame, options: Options) -> Intervals:
-    """Return the rows of one group as intervals by outage, for the estimate."""
+    """Return the rows of one group as intervals by outage, for the estimate.
+
+    They contain the ends of the failures also if the clocks of workers differ: `clocks.widened`.
+    """
     low, high, cluster = (rows[name].to_numpy(dtype="int64") for name in INTERVAL)
-    return by_outage(Intervals(low, high, cluster, rows["count"].to_numpy(dtype="float64")), options)
+    count = rows["count"].to_numpy(dtype="float64")
+    if "late_s" in rows:
+        low, high = widened(low, high, rows["late_s"].to_numpy(dtype="float64"), count, options.grid)
+    known = rows["retries"].to_numpy(dtype="float64") if "retries" in rows else np.zeros(len(rows))
+    retries = np.round(known / count).astype(np.int64)
+    return by_outage(Intervals(low, high, cluster, count, cluster, retries), options)
 
 
 def late_retries_of(rows: pd.DataFrame) -> LateRetries:
     """Return what the rows of one group show of the lateness of retries."""
-    retries, count, seconds = (rows[name].to_numpy(dtype="float64") for name in ("retries", "count", "late_s"))
-    return LateRetries(retries / count, seconds)
+    return LateRetries(rows["late_s"].to_numpy(dtype="float64"))
 
 
 def observed_of(rows: pd.DataFrame, intervals: Intervals, ladder: int, options: Options) -> Observed:

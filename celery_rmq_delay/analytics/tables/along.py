@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import compute
 
-from ...events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED
+from ...events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED, REQUEUED
 from ..estimate.intervals import Flags, Floats, Ints
 
 #: Outcomes of failed attempts, and all that end a failure episode.
@@ -68,16 +68,26 @@ def unique(events: pa.Table) -> tuple[pa.Table, int]:
 def attempts_of(events: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the attempts of whole tasks: the columns of ``schema``, by name.
 
-    ``events``: events with an outcome; the rows of a task are together, sorted by ``event_id``.
+    ``events``: events with an outcome, or of a requeue; the rows of a task are together, sorted by ``event_id``.
     """
     tasks: Ints = np.cumsum(changes_of(events["task_id"]), dtype=np.int64)
+    requeued = _requeued(events, tasks)
+    has_outcome = ~flags(compute.equal(events["outcome"], REQUEUED))
+    events, tasks = where(events, has_outcome), tasks[has_outcome]
     rows, waits = _merged(events, tasks)
-    found = _Along(events, tasks, rows, waits)
+    found = _Along(events, tasks, rows, waits, requeued)
     computed = found.columns()
     arrays = [computed[each.name] if each.name in computed else found.taken(each.name) for each in schema]
     table = pa.table([each.cast(field.type) for each, field in zip(arrays, schema, strict=True)], schema)
     # A task that is discarded after its end, or before its first failure, ends no failure episode.
     return where(table, ~found.is_discard | found.is_of_episode)
+
+
+def _requeued(events: pa.Table, tasks: Ints) -> set[tuple[int, int, int]]:
+    """Return the task, generation and attempt after which a person requeued it: if it waited, it waits no longer."""
+    rows = np.flatnonzero(flags(compute.equal(events["outcome"], REQUEUED)))
+    generation, attempt = (numbers(events[name])[rows].tolist() for name in ("generation", "attempt"))
+    return set(zip(tasks[rows].tolist(), generation, attempt, strict=True))
 
 
 def _merged(events: pa.Table, tasks: Ints) -> tuple[Ints, Ints]:
@@ -99,10 +109,13 @@ def _merged(events: pa.Table, tasks: Ints) -> tuple[Ints, Ints]:
 class _Along:
     """The attempts ``rows`` of events, in order, with what is known along each task and generation (a *run*).
 
-    ``waits``: the row of the event that parked the task after each attempt; -1: none.
+    ``waits``: the row of the event that parked the task after each attempt; -1: none. ``requeued``: the attempts (task,
+    generation, attempt) after which a person did not let it wait.
     """
 
-    def __init__(self, events: pa.Table, tasks: Ints, rows: Ints, waits: Ints) -> None:
+    def __init__(
+        self, events: pa.Table, tasks: Ints, rows: Ints, waits: Ints, requeued: set[tuple[int, int, int]]
+    ) -> None:
         self._events, self._rows = events, pa.array(rows)
         size = len(rows)
         self._index = np.arange(size)
@@ -124,8 +137,13 @@ class _Along:
         self._seconds: Floats = np.where(is_timed, elapsed, np.nan)
         self._counts = self._is_failed & ~self._is_over
         self._failed_attempts = self._sum_so_far(self._counts)
-        self.is_of_episode = ~self._is_over & ((self._attempt > 0) | (self._failed_attempts > 0))
+        is_replay = (generation > 0) & (outcome == _RANKED.index(RECOVERED))
+        self.is_of_episode = ~self._is_over & ((self._attempt > 0) | (self._failed_attempts > 0) | is_replay)
         self._wait = pa.array(waits, mask=waits < 0)
+        self._is_cut: Flags = np.zeros(size, dtype=bool)
+        if requeued:
+            keys = zip(tasks[rows].tolist(), generation.tolist(), self._attempt.tolist(), strict=True)
+            self._is_cut[:] = [each in requeued for each in keys]
 
     def taken(self, name: str) -> pa.ChunkedArray:
         """Return a column of the attempts."""
@@ -173,7 +191,7 @@ class _Along:
         first = _first_of_each(self._counts & valid(exception), starts)[self._run]
         not_run = flags(compute.is_in(reason, pa.array(NOT_RUN)))
         has_run = self._is_failed & ~not_run & ~np.isnan(self._seconds)
-        is_waited = valid(delay)
+        is_waited = valid(delay) & ~self._is_cut
         waits = self._sum_before(is_waited)
         knows_waits = (waits == self._attempt) & (waits > 0) & ~self.is_discard
         fields: dict[str, Any] = {

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ...events.schema import DISCARDED, EXHAUSTED, FORWARDED, PARKED, RECOVERED, ROLLUP
+from ...events.schema import DISCARDED, EXHAUSTED, FORWARDED, PARKED, RECOVERED, REQUEUED, ROLLUP
 from ..schema import ATTEMPTS, DAY
 from ..storage.made import Made
 from .along import FAILED, attempts_of, flags, unique, where, whole_tasks
@@ -19,8 +19,8 @@ from .counts import COUNTS, counts_of, events_of, successes_of
 
 _WITH_DAY = StructType([*ATTEMPTS, DAY])
 
-#: Outcomes of events that end attempts or failure episodes.
-_OUTCOMES = pa.array([PARKED, EXHAUSTED, RECOVERED, DISCARDED])
+#: Outcomes of events that end attempts or failure episodes, or a wait.
+_OUTCOMES = pa.array([PARKED, EXHAUSTED, RECOVERED, DISCARDED, REQUEUED])
 
 #: Columns of the events that the attempts are made of, besides their ids and outcomes.
 _NEEDED = (

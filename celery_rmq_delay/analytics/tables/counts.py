@@ -26,23 +26,24 @@ from pyspark.sql.types import (
 )
 
 from ...events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED
+from ..estimate.clocks import EARLY_S, Early
 from ..estimate.intervals import Flags, Ints
 from .along import FAILED, changes_of, flags, numbers, valid, where
 
 _Values = npt.NDArray[Any]
 
 #: What a row counts: waits, failures with a fingerprint, attempts of an hour, successful first attempts of a minute,
-#: and events.
-WAITS, FAILURES, HOURS, SUCCESSES, EVENTS = "waits", "failures", "hours", "successes", "events"
+#: retries that ended too early, and events.
+WAITS, FAILURES, HOURS, SUCCESSES, CLOCKS, EVENTS = "waits", "failures", "hours", "successes", "clocks", "events"
 
-_TEXTS = ("task", "queue", "exception_type", "fingerprint", "exception_message")
+_TEXTS = ("task", "queue", "exception_type", "fingerprint", "exception_message", "previous_worker", "worker")
 _NUMBERS = (
     *("first_attempts", "failures", "parked", "recovered", "exhausted", "tasks_touched", "wasted_ms"),
-    *("events", "copies"),
+    *("events", "copies", "retries", "early", "early_ms"),
 )
 
-#: ``minute``: minutes since the epoch; for `HOURS` that in which the hour begins. Each count has the columns that its
-#: table needs, the others are null.
+#: ``minute``: minutes since the epoch; for `HOURS` and `WAITS` that in which the hour begins. Each count has the
+#: columns that its table needs, the others are null.
 COUNTS = StructType(
     [
         StructField("of", StringType()),
@@ -59,7 +60,7 @@ COUNTS = StructType(
 
 #: Columns of the attempts that each count needs.
 _OF_WAITS = (
-    *("task_number", "generation", "attempt", "outcome", "runtime_ms"),
+    *("task_number", "generation", "attempt", "outcome", "runtime_ms", "ended_at"),
     *("day", "task", "queue", "previous_exception_type", "tier", "delay_ms"),
 )
 _SAMPLE = ("exception_type", "exception_message")
@@ -69,8 +70,13 @@ _OF_HOURS = ("generation", "attempt", "outcome", "ended_at", "queue", "task")
 #: Every message can have another exact delay: they are grouped by this many leading digits of their milliseconds.
 _DIGITS = 2
 
+_OF_CLOCKS = ("task_number", "generation", "attempt", "worker", "ended_at", "delay_ms", "runtime_ms")
+
 _US_PER_MINUTE = 60_000_000
 _MINUTES_PER_HOUR = 60
+
+#: Pairs of workers with the most early retries.
+_MOST_PAIRS = 10_000
 
 #: Keys are combined to numbers below this one.
 _MOST_CODES = 2**62
@@ -88,6 +94,17 @@ def counted_events(counts: DataFrame) -> tuple[int, int]:
     return events, copies
 
 
+def early_retries(counts: DataFrame) -> tuple[int, list[Early]]:
+    """Return how many retries there are with known delays, and by workers those that ended too early."""
+    every = of(counts, CLOCKS)
+    retries = every.agg(F.coalesce(F.sum("retries"), F.lit(0))).collect()[0][0]
+    # The median over parts of the history: a clock that was wrong for a moment is not wrong by this much.
+    sums = F.sum("early").alias("early"), F.expr("percentile(early_ms, 0.5)").alias("ms")
+    pairs = every.where(F.col("early") > 0).groupBy("previous_worker", "worker").agg(*sums)
+    rows = pairs.orderBy(F.desc("early"), "previous_worker", "worker").limit(_MOST_PAIRS).collect()
+    return retries, [Early(row["previous_worker"], row["worker"], row["early"], row["ms"] / 1000) for row in rows]
+
+
 def counts_of(attempts: pa.Table) -> Iterator[pa.Table]:
     """Yield the counts (some columns of `COUNTS`) of attempts of whole tasks: those of a task are together."""
     is_failed, is_attempt = _is(attempts, *FAILED), ~_is(attempts, DISCARDED)
@@ -96,6 +113,7 @@ def counts_of(attempts: pa.Table) -> Iterator[pa.Table]:
     yield _waits(where(numbered.select(_OF_WAITS), is_waited))
     yield _failures(where(numbered.select(_OF_FAILURES), is_failed & valid(attempts["fingerprint"])))
     yield _hours(where(numbered.select(_OF_HOURS), is_attempt))
+    yield _clocks(numbered.select(_OF_CLOCKS), is_attempt & _knows_waits(attempts))
 
 
 def successes_of(rollups: pa.Table) -> pa.Table:
@@ -111,7 +129,7 @@ def events_of(events: int, copies: int) -> pa.Table:
 
 
 def _waits(waited: pa.Table) -> pa.Table:
-    """Count each task once a day and key, with its last outcome in it; see `outcomes.tier_outcomes`."""
+    """Count each task once a day and key, with its last outcome in it and the hour of this; see `tier_outcomes`."""
     delay = numbers(waited["delay_ms"])
     delay = np.where(valid(waited["tier"]), delay, _rounded(delay))
     keyed = waited.drop_columns(["delay_ms"]).rename_columns({"previous_exception_type": "exception_type"})
@@ -121,9 +139,11 @@ def _waits(waited: pa.Table) -> pa.Table:
     # One number, of which the largest is that of the last attempt.
     code = np.where(_is(waited, RECOVERED), 1, np.where(_is(waited, EXHAUSTED), 2, 0))
     last: Ints = tasks.reduced(np.maximum, numbers(waited["attempt"]) * 3 + code) % 3
+    hour = tasks.reduced(np.maximum, _hour_of(waited["ended_at"]))
     wasted = tasks.reduced(np.add, np.where(_is(waited, *FAILED), numbers(waited["runtime_ms"]), 0))
     sums = {"parked": np.ones_like(last), "recovered": last == 1, "exhausted": last == 2, "wasted_ms": wasted}
-    return _Groups(keyed.select(key).take(tasks.firsts), key).summed(WAITS, sums)
+    timed = keyed.select(key).take(tasks.firsts).append_column("minute", pa.array(hour))
+    return _Groups(timed, (*key, "minute")).summed(WAITS, sums)
 
 
 def _failures(failed: pa.Table) -> pa.Table:
@@ -163,9 +183,39 @@ def _hours(attempts: pa.Table) -> pa.Table:
     is_failed = _is(attempts, *FAILED)
     is_first = (numbers(attempts["attempt"]) == 0) & (numbers(attempts["generation"]) == 0)
     outcomes = {name: _is(attempts, name) for name in (PARKED, RECOVERED, EXHAUSTED)}
-    minute = numbers(attempts["ended_at"]) // (_MINUTES_PER_HOUR * _US_PER_MINUTE) * _MINUTES_PER_HOUR
-    found = _Groups(attempts.append_column("minute", pa.array(minute)), ("minute", "queue", "task"))
+    timed = attempts.append_column("minute", pa.array(_hour_of(attempts["ended_at"])))
+    found = _Groups(timed, ("minute", "queue", "task"))
     return found.summed(HOURS, {"first_attempts": is_failed & is_first, "failures": is_failed, **outcomes})
+
+
+def _hour_of(ended_at: pa.ChunkedArray) -> Ints:
+    """Return the minute in which the hour of each time begins."""
+    return np.asarray(numbers(ended_at) // (_MINUTES_PER_HOUR * _US_PER_MINUTE) * _MINUTES_PER_HOUR)
+
+
+def _knows_waits(attempts: pa.Table) -> Flags:
+    """Return whether all waits before an attempt are known, and none was cut short by a person."""
+    return valid(attempts["episode"].combine_chunks().field("waited_ms")) & valid(attempts["delay_ms"])
+
+
+def _clocks(attempts: pa.Table, is_timed: Flags) -> pa.Table:
+    """Count the retries, and by the workers of two attempts those that ended too early: see `clocks`."""
+    ended, runtime = numbers(attempts["ended_at"]), numbers(attempts["runtime_ms"])
+    previous = np.maximum(np.arange(len(attempts)) - 1, 0)
+    run = [numbers(attempts[name]) for name in ("task_number", "generation")]
+    follows = np.all([each == each[previous] for each in run], axis=0)
+    follows &= numbers(attempts["attempt"]) == numbers(attempts["attempt"])[previous] + 1
+    is_timed = is_timed & follows
+    late_ms = (ended - ended[previous]) // 1000 - numbers(attempts["delay_ms"]) - runtime
+    is_early = is_timed & (late_ms < -1000 * EARLY_S)
+    named = attempts.select(["worker"]).append_column("previous_worker", attempts["worker"].take(pa.array(previous)))
+    found = _Groups(where(named, is_early), ("previous_worker", "worker"))
+    early_ms = -late_ms[is_early]
+    most = found.reduced(np.maximum, early_ms)
+    pairs = found.summed(CLOCKS, {"early": np.ones_like(early_ms)}, {"early_ms": pa.array(most)})
+    timed = int(is_timed.sum())
+    every = pa.table({"of": [CLOCKS] * (timed > 0), "retries": [timed] * (timed > 0)})
+    return pa.concat_tables([pairs, every], promote_options="default")
 
 
 class _Groups:

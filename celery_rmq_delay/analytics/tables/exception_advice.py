@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 from ...events.schema import EXHAUSTED, RECOVERED
+from ..estimate.options import Options
 from ..schema import EXCEPTION_ADVICE
-from .aggregation import first_runs, has_run
+from .aggregation import counted_intervals, first_runs, has_run, intervals_of, revived, spread
 from .outcomes import wilson
 
 #: Kinds of advice.
@@ -16,20 +22,26 @@ GIVE_UP, FEWER_TIERS = "give_up", "fewer_tiers"
 #: Advice needs so many failures, on so many days: one outage has one exception.
 _LEAST_FAILURES, _LEAST_DAYS = 100, 3
 
+#: Failures that can have ended within so many seconds are one outage. Shorter than that of the curves: advice on fewer
+#: tiers is about failures that end within minutes, and many of these are unrelated.
+_CLUSTER_S = 600
+
 #: Most rows of the table, those with the most failures.
 _MOST_ROWS = 200
 
 _KEY = ("queue", "task", "exception_type")
 
 
-def exception_advice(episodes: DataFrame, tolerance: float) -> DataFrame:
+def exception_advice(episodes: DataFrame, options: Options) -> DataFrame:
     """Return `EXCEPTION_ADVICE` of `EPISODES`: a row for each exception of a task about which there is advice.
 
-    ``give_up``: no failure with this exception has recovered, so add it to ``give_up_on``; ``retries`` and
-    ``wasted_ms`` are what that would have saved. ``fewer_tiers``: all have recovered, within ``longest_s``, so the
-    tiers ``needless_ms`` were never used, also not by tasks that still wait or were discarded; there was one ladder,
-    and at most ``tolerance`` of failures can need more (95 %). Both need 100 failures, on 3 days. ``share_low`` and
-    ``share_high``: the 95 % interval of the share that recovers. The exception is that of the first failure.
+    ``give_up``: no failure with this exception has recovered, the last attempt came after ``longest_s``, and no
+    exhausted task has recovered when it was replayed; ``retries`` and ``wasted_ms`` are what giving up at once would
+    have saved. ``fewer_tiers``: all have recovered, within ``longest_s``, so the tiers ``needless_ms`` were never used,
+    also not by tasks that still wait or were discarded; there was one ladder, and at most
+    `Options.recovery_tolerance` of failures can need more (95 %). Both need 100 failures, on 3 days. ``share_low`` and
+    ``share_high``: the 95 % interval of the share that recovers, from as many observations as there are outages of
+    equal size (`outages`). The exception is that of the first failure.
     """
     known = first_runs(episodes).where(F.col("exception_type").isNotNull() & has_run())
     is_ended = F.col("outcome").isin(RECOVERED, EXHAUSTED)
@@ -45,6 +57,7 @@ def exception_advice(episodes: DataFrame, tolerance: float) -> DataFrame:
         # Tasks that still wait, or were discarded, may need more retries than those that recovered.
         F.max(F.when(~is_ended, F.col("failed_attempts"))).alias("most_of_others"),
         F.max("high_seconds").alias("longest_s"),
+        F.max("low_seconds").alias("last_s"),
         F.max(F.when(is_recovered, F.col("failed_attempts"))).alias("most_retries"),
         F.sum(F.when(is_ended, failed_retries)).alias("retries"),
         F.sum(F.when(is_ended, of_retries)).alias("wasted_ms"),
@@ -58,6 +71,7 @@ def exception_advice(episodes: DataFrame, tolerance: float) -> DataFrame:
             F.countDistinct("ladder_ms").alias("ladders"),
             F.coalesce(F.max("most_of_others"), F.lit(0)).alias("most_of_others"),
             F.max("longest_s").alias("longest_s"),
+            F.max("last_s").alias("last_s"),
             F.max("most_retries").alias("most_retries"),
             F.sum("retries").alias("retries"),
             F.sum("wasted_ms").cast("long").alias("wasted_ms"),
@@ -65,27 +79,54 @@ def exception_advice(episodes: DataFrame, tolerance: float) -> DataFrame:
         )
         .where((F.col("failures") >= _LEAST_FAILURES) & (F.col("days") >= _LEAST_DAYS))
     )
-    low, high = wilson(F.col("recovered"), F.col("failures"))
+    found = found.join(_outages(known, options), list(_KEY), "left").join(_revived(episodes), list(_KEY), "left")
+    trials = F.least(F.coalesce("outages", F.lit(1.0)), F.col("failures"))
+    low, high = wilson(F.col("recovered") / F.col("failures") * trials, trials)
     is_short = (
         (F.col("recovered") == F.col("failures"))
-        & (low >= 1 - tolerance)
+        & (low >= 1 - options.recovery_tolerance)
         & (F.col("most_of_others") <= F.col("most_retries"))
         & (F.col("ladders") == 1)
         & (_unused() > 0)
     )
     needless = F.slice("ladder_ms", F.col("most_retries") + 1, F.greatest(_unused(), F.lit(0)))
-    kind = F.when((F.col("recovered") == 0) & (F.col("retries") > 0), GIVE_UP).when(is_short, FEWER_TIERS)
+    is_useless = (F.col("recovered") == 0) & (F.col("retries") > 0) & F.col("revived").isNull()
+    kind = F.when(is_useless, GIVE_UP).when(is_short, FEWER_TIERS)
     advised = found.withColumns({"kind": kind, "share_low": low, "share_high": high}).where(F.col("kind").isNotNull())
     is_of_tiers = F.col("kind") == FEWER_TIERS
     shown = advised.withColumns(
         {
             "needless_ms": F.when(is_of_tiers, needless),
-            "longest_s": F.when(is_of_tiers, F.col("longest_s")),
+            "longest_s": F.when(is_of_tiers, F.col("longest_s")).otherwise(F.col("last_s")),
             "retries": F.when(~is_of_tiers, F.col("retries")),
             "wasted_ms": F.when(~is_of_tiers, F.col("wasted_ms")),
         }
     )
     return shown.select(*EXCEPTION_ADVICE.fieldNames()).orderBy(F.desc("failures"), *_KEY).limit(_MOST_ROWS)
+
+
+def _outages(known: DataFrame, options: Options) -> DataFrame:
+    """Return by exception how many outages of equal size would be as informative as its failures."""
+    fine = replace(options, cluster_s=_CLUSTER_S)
+    schema = StructType([*(StructField(name, StringType()) for name in _KEY), StructField("outages", DoubleType())])
+
+    def of_exception(key: tuple[Any, ...], rows: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame([[*key, outages_of(rows, fine)]], columns=schema.fieldNames())
+
+    counted = spread(counted_intervals(known, list(_KEY), fine), *_KEY)
+    return counted.groupBy(*_KEY).applyInPandas(of_exception, schema)
+
+
+def _revived(episodes: DataFrame) -> DataFrame:
+    """Return by exception how many exhausted tasks recovered when they were replayed."""
+    renewed = [F.col(name).alias(name) for name in _KEY]
+    return revived(episodes).groupBy(*_KEY).agg(F.count("*").alias("revived")).select(*renewed, "revived")
+
+
+def outages_of(rows: pd.DataFrame, options: Options) -> float:
+    """Return how many outages of equal size would be as informative as the failures of one group."""
+    intervals = intervals_of(rows, options)
+    return intervals.effective(intervals.count > 0)
 
 
 def _unused() -> Column:

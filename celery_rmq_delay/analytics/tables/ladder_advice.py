@@ -15,7 +15,7 @@ from ..estimate.ladders import Summary
 from ..estimate.options import Options
 from ..figures import BACKTEST_FIGURES, FIGURES
 from ..schema import LADDER_ADVICE
-from .aggregation import counted_intervals, intervals_of, late_retries_of, observed_of, spread
+from .aggregation import counted_intervals, intervals_of, late_retries_of, observed_of, revived, spread
 from .today import today_of, todays_ladders
 
 #: ``is_whole``: all tasks of the queue. A null task cannot mark it: null keys of the two sides would not match.
@@ -39,7 +39,11 @@ def ladder_advice(episodes: DataFrame, options: Options) -> DataFrame:
     ]
     exploded = episodes.withColumn("of", F.explode(F.array(*both)))
     each = exploded.withColumns({name: F.col("of")[name] for name in ("is_whole", "task")})
-    rows, today = counted_intervals(each, _KEYS, options), todays_ladders(each, _KEYS)
+    # New columns, as in `todays_ladders`.
+    renewed = [F.col(name).alias(name) for name in _KEYS]
+    evidence = revived(each).groupBy(*_KEYS).agg(F.count("*").alias("revived")).select(*renewed, "revived")
+    rows = counted_intervals(each, _KEYS, options)
+    today = todays_ladders(each, _KEYS).join(evidence, _KEYS, "left").fillna(0, ["revived"])
     rows = rows.join(F.broadcast(_several(rows)), "queue", "left").where(F.col("is_whole") | F.col("is_several"))
     counted, ladders = (spread(frame, *_KEYS).groupBy(*_KEYS) for frame in (rows, today))
     return counted.cogroup(ladders).applyInPandas(of_group, LADDER_ADVICE)
@@ -66,6 +70,7 @@ def _advice(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame, optio
         retries=late_retries_of(rows),
         counted=observed.summary(options) if observed else None,
         is_only_ladder=rows["ladder"].nunique() == 1,
+        revived=int(today["revived"].sum()) if "revived" in today else 0,
     )
     row: dict[str, object] = {
         "queue": queue,
@@ -82,9 +87,18 @@ def _advice(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame, optio
         "counted": int(observed.count.sum()) if observed and decision.is_counted else None,
         **figure_columns("current_", decision.current),
         **figure_columns("advised_", decision.advised),
+        **_model(decision),
         **_backtest(decision),
     }
     return pd.DataFrame([row], columns=columns)
+
+
+def _model(decision: Decision) -> dict[str, object]:
+    found = decision.attempts
+    if found is None:
+        return {"model": None}
+    _, low, high = found.part
+    return {"model": found.favoured, "by_attempts_low": low, "by_attempts_high": high}
 
 
 def _backtest(decision: Decision) -> dict[str, object]:

@@ -9,6 +9,9 @@ from ..estimate.wilson import Z_95
 from ..schema import TIER_OUTCOMES
 from .counts import WAITS, of
 
+#: With fewer hours than this, their variance is not known.
+_ENOUGH_HOURS = 10
+
 
 def tier_outcomes(counts: DataFrame) -> DataFrame:
     """Return the outcomes of waits (`TIER_OUTCOMES` and ``day``), under the day on which the next attempt ended.
@@ -16,13 +19,34 @@ def tier_outcomes(counts: DataFrame) -> DataFrame:
     ``counts``: those of the attempts. ``parked`` counts the tasks (and replays) whose wait ended with an attempt; tasks
     that were discarded while they waited are left out. A task that waits in a tier again and again counts once a day,
     with the last outcome of that day: one that is retried without a limit would outweigh all others. ``wasted_ms`` is
-    the sum of all its attempts. Exact delays (``tier`` null) have their ``delay_ms`` rounded down to two digits.
+    the sum of all its attempts. ``rate_low`` and ``rate_high`` are from ``independent`` tasks. Exact delays (``tier``
+    null) have their ``delay_ms`` rounded down to two digits.
     """
-    low, high = wilson(F.col("recovered"), F.col("parked"))
+    key = "day", *TIER_OUTCOMES.fieldNames()[:5]
     sums = [F.sum(name).alias(name) for name in ("parked", "recovered", "exhausted", "wasted_ms")]
-    counted = of(counts, WAITS).groupBy("day", *TIER_OUTCOMES.fieldNames()[:5]).agg(*sums)
-    rates = {"rate": F.col("recovered") / F.col("parked"), "rate_low": low, "rate_high": high}
-    return counted.withColumns(rates).select(*TIER_OUTCOMES.fieldNames(), "day")
+    hourly = of(counts, WAITS).groupBy(*key, "minute").agg(*sums)
+    n, good = F.col("parked").cast("double"), F.col("recovered").cast("double")
+    squares = [F.sum(each).alias(name) for name, each in (("nn", n * n), ("ng", n * good), ("gg", good * good))]
+    counted = hourly.groupBy(*key).agg(*sums, *squares, F.count("*").alias("hours"))
+    found = counted.withColumns({"rate": F.col("recovered") / F.col("parked"), "independent": _independent()})
+    low, high = wilson(F.col("rate") * F.col("independent"), F.col("independent"))
+    return found.withColumns({"rate_low": low, "rate_high": high}).select(*TIER_OUTCOMES.fieldNames(), "day")
+
+
+def _independent() -> Column:
+    """Return how many independent tasks would vary as much as the tasks of a day, from those of its hours.
+
+    It is the variance between clusters of a share (Cochran, W. G. (1977): Sampling Techniques, section 3.12), with the
+    hours as clusters; it is from few hours, and if all tasks have the same result, not known: then each hour is one
+    task, whatever its size (Kish, L. (1965)).
+    """
+    share, every = F.col("recovered") / F.col("parked"), F.col("parked").cast("double")
+    spread = F.col("gg") - 2 * share * F.col("ng") + share * share * F.col("nn")
+    hours = F.col("hours")
+    variance = spread / (every * every) * hours / (hours - 1)
+    least = every * every / F.col("nn")
+    is_known = (hours >= _ENOUGH_HOURS) & (variance > 0) & (share > 0) & (share < 1)
+    return F.when(is_known, F.least(F.greatest(share * (1 - share) / variance, least), every)).otherwise(least)
 
 
 def wilson(successes: Column, trials: Column) -> tuple[Column, Column]:

@@ -38,8 +38,8 @@ def recovery_curve(episodes: DataFrame, options: Options) -> DataFrame:
     )
     counted = (
         counted_intervals(episodes, list(_SCOPES.values()), options)
-        .select(names.alias("of"), *INTERVAL, "count")
-        .select("of.scope", "of.name", *INTERVAL, "count")
+        .select(names.alias("of"), *INTERVAL, "count", "late_s")
+        .select("of.scope", "of.name", *INTERVAL, "count", "late_s")
         .where(F.col("name").isNotNull())
     )
     frequent = counted.join(F.broadcast(_frequent(counted)), ["scope", "name"], "left_semi")

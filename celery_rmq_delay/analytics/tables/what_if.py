@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -11,8 +11,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...durations import MAX_TTL_MS
 from ...exceptions import SettingsError
-from ..estimate.intervals import lacking
-from ..estimate.ladders import summarise
+from ..estimate.by_attempt import by_attempt
+from ..estimate.intervals import Intervals, lacking
+from ..estimate.ladders import Summary, summarise
 from ..estimate.options import Options
 from ..estimate.shares import shares
 from ..schema import WHAT_IF
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 def what_if(episodes: DataFrame, ladders: Mapping[str, Sequence[Ladder]], options: Options) -> DataFrame:
     """Return `WHAT_IF` of `EPISODES` for ``ladders``: queue -> ladders in milliseconds, one row each.
 
-    Figures are those of `ladders.summarise`, and null if there is not enough data; ``reason`` states what is lacking. A
-    queue without any retried failure has no row. Raises `SettingsError` for a ladder that RabbitMQ cannot hold.
+    Figures are those of `ladders.summarise`, null if there is not enough data; ``reason`` states what is lacking, or
+    that clocks differ. A queue without any retried failure has no row. Raises `SettingsError` for a ladder that
+    RabbitMQ cannot hold.
     """
     for queue, named in ladders.items():
         for each in named:
@@ -54,18 +56,25 @@ def _check(queue: str, ladder: Ladder) -> None:
 
 def _rows(queue: str, rows: pd.DataFrame, ladders: Sequence[Ladder], options: Options) -> pd.DataFrame:
     intervals = intervals_of(rows, options)
-    too_few = lacking(intervals, options)
-    estimate = None if too_few else shares(intervals, options)
-    late = estimate and late_retries_of(rows).lateness(intervals, estimate)
+    too_few = lacking(intervals, options) or late_retries_of(rows).early(intervals)
+    summary_of = None if too_few else _figures_of(rows, intervals, options)
     found = []
     for each in ladders:
-        summary = summarise(each, estimate, options.grid, late) if estimate and late else None
+        summary = summary_of(each) if summary_of else None
         row = {
             "queue": queue,
             "ladder_ms": list(each),
-            "enough_data": estimate is not None,
+            "enough_data": too_few is None,
             "reason": too_few,
             "episodes": intervals.episodes,
         }
         found.append({**row, **figure_columns("", summary)})
     return pd.DataFrame(found, columns=WHAT_IF.fieldNames())
+
+
+def _figures_of(rows: pd.DataFrame, intervals: Intervals, options: Options) -> Callable[[Ladder], Summary]:
+    """Return the function that returns the figures of a ladder; ``intervals``: those of the same rows."""
+    estimate = shares(intervals, options)
+    late = late_retries_of(rows).lateness(intervals, estimate)
+    attempts = by_attempt(intervals, estimate, options)
+    return lambda ladder: summarise(ladder, estimate, options.grid, late, attempts)

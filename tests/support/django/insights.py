@@ -33,7 +33,7 @@ SCHEMAS = {
         [
             ("task", TEXT), ("queue", TEXT), ("exception_type", TEXT), ("tier", SHORT), ("delay_ms", WHOLE),
             ("parked", WHOLE), ("recovered", WHOLE), ("exhausted", WHOLE), ("rate", NUMBER), ("rate_low", NUMBER),
-            ("rate_high", NUMBER), ("wasted_ms", WHOLE),
+            ("rate_high", NUMBER), ("independent", NUMBER), ("wasted_ms", WHOLE),
         ]
     ),
     "recovery_curve": pa.schema(
@@ -54,6 +54,7 @@ SCHEMAS = {
             ("queue", TEXT), ("task", TEXT), ("enough_data", FLAG), ("reason", TEXT), ("learn", TEXT),
             ("episodes", WHOLE), ("recoveries", WHOLE), ("current_ms", DELAYS), ("advised_ms", DELAYS),
             ("refused_ms", DELAYS), ("lost", WHOLE), ("counted", WHOLE), *_figures("current_"), *_figures("advised_"),
+            ("model", TEXT), ("by_attempts_low", NUMBER), ("by_attempts_high", NUMBER),
             ("backtest_failures", WHOLE), *_backtest("current"), *_backtest("advised"),
         ]
     ),
@@ -188,7 +189,7 @@ def outcomes(days: int) -> Rows:
                 {
                     "task": task[0], "queue": task[1], "exception_type": task[2], "tier": tier, "delay_ms": delay,
                     "parked": waiting, "recovered": good, "exhausted": waiting - good if last else 0,
-                    "rate": good / max(1, waiting), "rate_low": 0.0, "rate_high": 1.0,
+                    "rate": good / max(1, waiting), "rate_low": 0.0, "rate_high": 1.0, "independent": waiting / 4,
                     "wasted_ms": 850 * (waiting - good),
                 }
             )  # fmt: skip
@@ -252,6 +253,7 @@ def ladders() -> Rows:
         "queue": "payments", "reason": "today's ladder breaks the limits: at least 90.0% recovered",
         "enough_data": True, "episodes": 8_412, "recoveries": 7_003, "current_ms": TODAY["payments"],
         "counted": 8_102, **figures("current_", 0.83, 2.41, 35.0, 335.0),
+        "model": "time", "by_attempts_low": 0.0, "by_attempts_high": 0.06,
     }  # fmt: skip
     best = {
         "advised_ms": BEST["payments"], **figures("advised_", 0.94, 2.11, 38.2, 1_935.0), "lost": 12,
@@ -260,12 +262,13 @@ def ladders() -> Rows:
     mail = {
         "queue": "mail", "reason": "today's ladder is as good as any, as far as the history shows",
         "enough_data": True, "episodes": 2_120, "recoveries": 1_696, "current_ms": TODAY["mail"],
-        "advised_ms": TODAY["mail"], "learn": LEARN,
+        "advised_ms": TODAY["mail"], "learn": LEARN, "by_attempts_low": 0.0, "by_attempts_high": 1.0,
         **figures("current_", 0.8, 2.7, 660.0, 4_260.0), **figures("advised_", 0.8, 2.7, 660.0, 4_260.0),
     }  # fmt: skip
     refused = {
         "queue": "reports", "reason": REFUSED, "enough_data": True, "episodes": 940, "recoveries": 846,
         "current_ms": TODAY["reports"], "refused_ms": [120_000, 120_000], "counted": 940,
+        "model": "attempts", "by_attempts_low": 0.71, "by_attempts_high": 1.0,
         **figures("current_", 0.9, 1.4, 30.0, 330.0),
         **backtest(96, (0.91, 1.4, 40.0, 330.0, 0.09), (0.74, 1.3, 120.0, 240.0, 0.26)),
     }  # fmt: skip
@@ -284,7 +287,7 @@ def exceptions() -> Rows:
     never = {
         "queue": "payments", "task": "orders.tasks.charge", "exception_type": "orders.errors.CardRefused",
         "kind": "give_up", "failures": 412, "recovered": 0, "share_low": 0.0, "share_high": 0.00924,
-        "retries": 1_236, "wasted_ms": 7_560_000,
+        "retries": 1_236, "wasted_ms": 7_560_000, "longest_s": 335.0,
     }  # fmt: skip
     always = {
         "queue": "mail", "task": "orders.tasks.send_receipt", "exception_type": "ConnectionResetError",

@@ -62,15 +62,19 @@ def reason(row: Row, now: datetime) -> str | None:
 
 def attempts(events: Iterable[Row]) -> list[Row]:
     """Return the rows of `attempts`."""
+    events = list(events)
     of_attempts = [event for event in events if event["kind"] not in ("rollup", "requeued")]
+    cut = {(_name(each), each["generation"], each["attempt"]) for each in events if each["kind"] == "requeued"}
     found: list[Row] = []
     for (task_id, generation), some in _grouped(of_attempts, lambda event: (_name(event), event["generation"])).items():
-        found += _attempts_of(task_id, generation, some)
+        found += _attempts_of(
+            task_id, generation, some, {number for *run, number in cut if run == [task_id, generation]}
+        )
     return found
 
 
-def _attempts_of(task_id: str, generation: int, events: list[Row]) -> list[Row]:
-    """Walk along the attempts of one task."""
+def _attempts_of(task_id: str, generation: int, events: list[Row], cut: set[int]) -> list[Row]:
+    """Walk along the attempts of one task; after those in ``cut`` a person did not let it wait."""
     steps = []
     by_number = _grouped(events, lambda event: (event["attempt"], event["kind"] == "discarded"))
     for number, is_discard in sorted(by_number):
@@ -105,7 +109,8 @@ def _attempts_of(task_id: str, generation: int, events: list[Row]) -> list[Row]:
             "low_seconds": low,
             "waited_ms": sum(waits) if 0 < number == len(waits) and not is_discard else None,
         }
-        has_episode = not is_over and (number > 0 or failed > 0)
+        is_replay = generation > 0 and outcome == "recovered"
+        has_episode = not is_over and (number > 0 or failed > 0 or is_replay)
         wait = (before and before[2]) or {} if previous else {}
         row = {
             "task_id": task_id,
@@ -129,7 +134,8 @@ def _attempts_of(task_id: str, generation: int, events: list[Row]) -> list[Row]:
             rows.append(row)
         if not is_discard:
             before = (number, event, parked)
-            waits += [parked["delay_ms"]] if parked and parked["delay_ms"] is not None else []
+            is_waited = parked is not None and parked["delay_ms"] is not None and number not in cut
+            waits += [parked["delay_ms"]] if parked and is_waited else []
         is_over = is_over or outcome in ENDS
     return rows
 
@@ -216,7 +222,9 @@ def tier_outcomes(found: Sequence[Row]) -> list[Row]:
         tasks = _grouped(some, lambda row: (row["task_id"], row["generation"])).values()
         last = [max(each, key=lambda row: row["attempt"]) for each in tasks]
         recovered = _count(last, "recovered")
-        low, high = wilson(recovered, len(last))
+        ended = [max(row["ended_at"] for row in each) for each in tasks]
+        trials = independent([row["outcome"] == "recovered" for row in last], ended)
+        low, high = wilson(recovered / len(last) * trials, trials)
         rows.append(
             {
                 **dict(zip(TIER_KEY, group, strict=True)),
@@ -226,13 +234,28 @@ def tier_outcomes(found: Sequence[Row]) -> list[Row]:
                 "rate": recovered / len(last),
                 "rate_low": low,
                 "rate_high": high,
+                "independent": trials,
                 "wasted_ms": _wasted(some),
             }
         )
     return rows
 
 
-def wilson(successes: int, trials: int) -> tuple[float, float]:
+def independent(recovered: Sequence[bool], ended: Sequence[datetime]) -> float:
+    """Return how many independent tasks would vary as much as these, by the hours in which they ended."""
+    hours: dict[float, list[bool]] = {}
+    for good, at in zip(recovered, ended, strict=True):
+        hours.setdefault(at.timestamp() // 3600, []).append(good)
+    total, share = len(recovered), sum(recovered) / len(recovered)
+    least = total**2 / sum(len(each) ** 2 for each in hours.values())
+    spread = sum((sum(each) - share * len(each)) ** 2 for each in hours.values())
+    if len(hours) < 10 or not spread or share in (0, 1):
+        return least
+    variance = spread / total**2 * len(hours) / (len(hours) - 1)
+    return min(max(share * (1 - share) / variance, least), float(total))
+
+
+def wilson(successes: float, trials: float) -> tuple[float, float]:
     """Return the 95 % score interval of a share: Wilson (1927), Journal of the American Statistical Association 22."""
     z = 1.959963984540054
     share = successes / trials

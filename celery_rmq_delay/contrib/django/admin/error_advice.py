@@ -65,11 +65,15 @@ def _is_class(name: str) -> bool:
 def _give_up(row: ExceptionAdvice) -> tuple[str, str, SafeString]:
     most, retries = row.share_high, row.retries or 0
     saved = ngettext("%(count)s retry", "%(count)s retries", retries) % {"count": grouped(retries)}
+    words = {"failures": failures(row.failures), "time": text.rough(row.longest_s)}
     return (
-        _("never recovered in %(failures)s") % {"failures": failures(row.failures)},
+        _("never recovered in %(failures)s; the last attempt came %(time)s after the first") % words,
         "" if most is None else _("95 %% interval: at most %(share)s recover") % {"share": _share(ceil(1_000 * most))},
         format_html(
-            _("Add it to {}: that would have saved {} and {} of worker time."),
+            _(
+                "Use a longer ladder for a while to see whether later attempts succeed. If not, add it to {}: that "
+                "would have saved {} and {} of worker time."
+            ),
             _GIVE_UP_ON,
             saved,
             text.rough((row.wasted_ms or 0) / 1000),

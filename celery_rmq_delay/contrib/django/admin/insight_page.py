@@ -104,10 +104,17 @@ def _empty() -> str:
 
 def _notes(run: InsightRun) -> list[str]:
     """Return the warnings of the page."""
-    if timezone.now().date() - run.last_day <= STALE_AFTER:
-        return []
-    words = {"day": f"{run.last_day:%Y-%m-%d}"}
-    return [_("These insights end on %(day)s: run “manage.py rmq_delay_insights” for newer ones.") % words]
+    found = []
+    if timezone.now().date() - run.last_day > STALE_AFTER:
+        words = {"day": f"{run.last_day:%Y-%m-%d}"}
+        found.append(_("These insights end on %(day)s: run “manage.py rmq_delay_insights” for newer ones.") % words)
+    clocks = run.report.get("clocks") or {}
+    if isinstance(clocks, dict) and clocks:
+        names = ", ".join(text.plain(str(name), 60) for name in list(clocks)[:LISTED])
+        found.append(
+            _("The clocks of these workers differ, so that times on this page are wrong: %(names)s") % {"names": names}
+        )
+    return found
 
 
 def _run_text(run: InsightRun) -> str:

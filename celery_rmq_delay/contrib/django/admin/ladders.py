@@ -80,6 +80,8 @@ class Advice:
     #: Today's ladder, if no figure of it is known; `table` is then None.
     today: str
     table: LadderTable | None
+    #: What the figures assume, and whether the history favours it.
+    assumption: str
     #: The recoveries that the advised ladder may lose.
     lost: str
     #: The failures of the backtest, and its figures.
@@ -105,6 +107,7 @@ def advice(row: LadderAdvice) -> Advice:
         refused=capfirst(verdict) if row.refused_ms else "",
         today="" if is_known else text.ladder(row.current_ms),
         table=LadderTable(name, heads(), rows) if is_known else None,
+        assumption=_assumption(row),
         lost=_lost(row) if differs(row) else "",
         tried=_tried(row.backtest_failures or 0),
         backtest=_backtest(row, name) if row.backtest_failures else None,
@@ -135,6 +138,29 @@ def _origin(counted: int | None) -> str:
 def failures(count: int) -> str:
     """Return a number of failures as text."""
     return ngettext("%(count)s failure", "%(count)s failures", count) % {"count": grouped(count)}
+
+
+def _assumption(row: LadderAdvice) -> str:
+    """Return what decides when a task recovers, as far as the history shows; empty if there is no estimate."""
+    if row.by_attempts_high is None:
+        return ""
+    if row.model == "time":
+        found = _(
+            "The figures assume that a failure ends with time, however often a task is retried. The history favours "
+            "this: by the estimate, the number of attempts decides for at most %(share)s of the failures."
+        )
+    elif row.model == "attempts":
+        found = _(
+            "The figures assume that the number of attempts decides whether a task recovers, and not time. The history "
+            "favours this."
+        )
+    else:
+        found = _(
+            "The figures assume that a failure ends with time, however often a task is retried. The history does not "
+            "show whether that is so, or whether the number of attempts decides: an advised ladder keeps the limits in "
+            "both cases."
+        )
+    return found % {"share": text.share(row.by_attempts_high)}
 
 
 def _lost(row: LadderAdvice) -> str:

@@ -21,13 +21,17 @@ _BAR = (
 )
 
 
-def wilson(good: int, of: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share (Wilson 1927); from 0 to 1 without trials."""
+def wilson(good: int, of: int, independent: float | None = None) -> tuple[float, float]:
+    """Return the 95 % interval of a share (Wilson 1927); from 0 to 1 without trials.
+
+    ``independent``: of these, how many independent trials would vary as much; None: all are independent.
+    """
     if not of:
         return 0.0, 1.0
     share, z2 = good / of, _Z * _Z
-    middle = (share + z2 / (2 * of)) / (1 + z2 / of)
-    half = _Z * sqrt(share * (1 - share) / of + z2 / (4 * of * of)) / (1 + z2 / of)
+    trials = of if independent is None else max(min(independent, of), 1.0)
+    middle = (share + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = _Z * sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials)) / (1 + z2 / trials)
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
@@ -48,7 +52,7 @@ class Outcome:
 
     @cached_property
     def _interval(self) -> tuple[float, float]:
-        return wilson(min(self.row.recovered, self.row.parked), self.row.parked)
+        return wilson(min(self.row.recovered, self.row.parked), self.row.parked, self.row.independent)
 
     @property
     def rate(self) -> str:

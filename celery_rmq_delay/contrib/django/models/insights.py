@@ -75,6 +75,8 @@ class TierOutcome(_OfRun):
     parked = models.PositiveBigIntegerField()
     recovered = models.PositiveBigIntegerField()
     exhausted = models.PositiveBigIntegerField()
+    #: How many independent tasks would vary as much as these; null: not known.
+    independent = models.FloatField(null=True)
     wasted_ms = models.PositiveBigIntegerField()
 
     def __str__(self) -> str:
@@ -129,6 +131,10 @@ class LadderAdvice(_OfRun):
     #: By name: ``[value, low, high]``, each of them null where it is not known.
     current = models.JSONField(default=dict)
     advised = models.JSONField(default=dict)
+    #: What decides when a task recovers, ``time`` or ``attempts``; empty: the history does not show it. And the most
+    #: failures, as a share, for which the number of attempts counts; null: not known.
+    model = models.CharField(max_length=8, blank=True, default="")
+    by_attempts_high = models.FloatField(null=True)
     #: Failures of the last days, which the advice does not know, and by name the figures of both ladders on them.
     backtest_failures = models.PositiveBigIntegerField(null=True)
     backtest_current = models.JSONField(default=dict)
@@ -156,7 +162,7 @@ class ExceptionAdvice(_OfRun):
     #: The 95 % interval of the share that recovers.
     share_low = models.FloatField(null=True)
     share_high = models.FloatField(null=True)
-    #: ``FEWER_TIERS``: the time within which all recovered, and the tiers that none of them needed.
+    #: The time within which all recovered, or after which the last attempt came; and the tiers that none needed.
     longest_s = models.FloatField(null=True)
     needless_ms = models.JSONField(default=list)
     #: ``GIVE_UP``: the retries and the worker time that giving up at once would have saved.

@@ -109,8 +109,9 @@ def _points(rows: list[dict[str, Any]]) -> list[list[float | None]]:
 def _outcomes(table: pa.Table) -> _Some:
     """Return the outcomes by tier of a queue's task and error, of all days and lanes, the most parked first."""
     counted = ("parked", "recovered", "exhausted", "wasted_ms")
+    # Days differ: their numbers of independent tasks add up, too.
     by = ["task", "queue", "exception_type", "tier", "delay_ms"]
-    summed = table.group_by(by).aggregate([(name, "sum") for name in counted])
+    summed = table.group_by(by).aggregate([(name, "sum") for name in (*counted, "independent")])
     ranked = sorted(
         of_tiers(summed.to_pylist(), by), key=lambda row: (-_whole(row["parked_sum"]), *(str(row[name]) for name in by))
     )
@@ -124,6 +125,7 @@ def _outcomes(table: pa.Table) -> _Some:
             exception_type=_name(row["exception_type"]),
             tier=row["tier"],
             delay_ms=row["delay_ms"],
+            independent=_number(row["independent_sum"]),
             **{name: _whole(row[f"{name}_sum"]) for name in counted},
         )
         for row in kept

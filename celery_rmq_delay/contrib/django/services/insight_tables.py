@@ -35,7 +35,7 @@ TABLES: Mapping[str, Mapping[str, Kind]] = {
     },
     "tier_outcomes": {
         "task": "text", "queue": "text", "exception_type": "text", "tier": "whole", "delay_ms": "whole",
-        "parked": "whole", "recovered": "whole", "exhausted": "whole", "wasted_ms": "whole",
+        "parked": "whole", "recovered": "whole", "exhausted": "whole", "independent": "number", "wasted_ms": "whole",
     },
     "incidents": {
         "started_at": "time", "ended_at": "time", "queues": "names", "tasks": "names", "exceptions": "names",
@@ -45,7 +45,8 @@ TABLES: Mapping[str, Mapping[str, Kind]] = {
     "ladder_advice": {
         "queue": "text", "task": "text", "enough_data": "flag", "reason": "text", "learn": "text", "episodes": "whole",
         "recoveries": "whole", "current_ms": "delays", "advised_ms": "delays", "refused_ms": "delays", "lost": "whole",
-        "counted": "whole", **_figures("current_"), **_figures("advised_"), "backtest_failures": "whole",
+        "counted": "whole", **_figures("current_"), **_figures("advised_"), "model": "text",
+        "by_attempts_high": "number", "backtest_failures": "whole",
         **{f"backtest_{which}_{name}": "number" for which in ("current", "advised") for name in BACKTEST_FIGURES},
     },
     "exception_advice": {
