@@ -16,6 +16,7 @@ from celery_rmq_delay.exceptions import ManagementError
 from celery_rmq_delay.management.client import Management
 from celery_rmq_delay.management.records import Policy
 from tests.support import hostile
+from tests.support.corpus import corpus
 from tests.support.waiting import SECONDS
 
 SECRET = "hunter2hunter2"
@@ -111,9 +112,9 @@ def test_every_answer_is_read_or_one_error(liar: Liar, call: str, body: bytes, s
     ask(liar, call, body, status)
 
 
-@pytest.mark.parametrize("call", ["version", "queues", "queue", "consumers", "policies"])
-@pytest.mark.parametrize(
-    ("body", "more"),
+@corpus("call", ["version", "queues", "queue", "consumers", "policies"])
+@corpus(
+    "body, more",
     [
         (b"[" * 100_000, {}),
         (b'{"rabbitmq_version": "4.0"', {}),
@@ -124,13 +125,12 @@ def test_every_answer_is_read_or_one_error(liar: Liar, call: str, body: bytes, s
         (b"9" * 10_000, {}),
         (b"null", {}),
     ],
-    ids=["deep", "cut", "short", "charset", "gzip", "HTML", "number", "null"],
 )
 def test_invalid_answers_raise_one_error(liar: Liar, call: str, body: bytes, more: dict[str, Any]) -> None:
     assert ask(liar, call, body, **more)
 
 
-@pytest.mark.parametrize("call", sorted(CALLS))
+@corpus("call", sorted(CALLS))
 def test_no_redirect_is_followed_with_the_password(liar: Liar, call: str) -> None:
     liar.paths.clear()
     assert "302" in ask(liar, call, b"", 302, headers=(("Location", f"http://127.0.0.1:{liar.server_port}/stolen"),))
