@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,10 @@ from .objects import Binding, Exchange, Objects, Queue
 if TYPE_CHECKING:
     from amqp import Channel
     from kombu import Connection
+
+
+#: Seconds for which the counts of a queue hold: a process may hang between two statements.
+_FRESH = 1.0
 
 
 def declare(channel: Channel, objects: Objects, words: str = "apply") -> None:
@@ -63,17 +68,23 @@ def declare_queue(connection: Connection, queue: Queue, command: str = "apply") 
     return True
 
 
-def delete_unused(connection: Connection, queue: Queue) -> bool:
-    """Delete a queue that has no consumer and no ready message; return whether it is gone."""
-    declared = inspect_queue(connection, queue.name)
+def delete_unused(connection: Connection, queue: Queue, lock: Channel | None = None) -> bool:
+    """Delete a queue that has no consumer and no ready message; return whether it is gone.
+
+    ``lock``: a channel that holds a lock. A quorum queue is deleted on it, as the broker does nothing on a channel from
+    which it has taken the lock.
+    """
+    declared, inspected_at = inspect_queue(connection, queue.name), time.monotonic()
     if declared is None:
         return True
     if declared.message_count or declared.consumer_count:
         return False
-    # Quorum queues cannot be deleted on condition (540 closes the connection), so only the counts protect them.
+    # Quorum queues cannot be deleted on condition (540 closes the connection), so only fresh counts protect them.
     on_condition = queue.arguments.get("x-queue-type") != "quorum"
     try:
-        with connection.channel() as channel:
+        with nullcontext(lock) if lock is not None and not on_condition else connection.channel() as channel:
+            if not on_condition and time.monotonic() - inspected_at > _FRESH:
+                return False
             channel.queue_delete(queue.name, if_unused=on_condition, if_empty=on_condition)
     except PreconditionFailed as error:
         check_held(error)

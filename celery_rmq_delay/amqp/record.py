@@ -114,6 +114,11 @@ class Record:
         self.check()
         apply.delete_exchange(self._channel, name)
 
+    def delete_unused(self, connection: Connection, queue: Queue) -> bool:
+        """Delete a queue that has no consumer and no ready message; return whether it is gone."""
+        self.check()
+        return apply.delete_unused(connection, queue, self._channel)
+
     def start_move(self, copy: Queue) -> None:
         """Copy the value to the queue ``copy``, then delete the record's queue, and the lock with it."""
         if self.value is not None:
@@ -193,7 +198,8 @@ class _Lock:
         self.channel: amqp.Channel = None
         #: Whether the queue has the planned arguments.
         self.as_declared = True
-        self._is_classic = queue.arguments.get("x-queue-type") != "quorum"
+        #: Whether the queue was found to be a classic one.
+        self._is_classic = False
         self._received: list[amqp.Message] = []
         self._cancelled: list[str] = []
         self._opened: Any = None
@@ -201,6 +207,7 @@ class _Lock:
 
     def acquire(self, *, create: bool) -> Record:
         """Wait for the lock; start over where the queue is deleted meanwhile."""
+        self._is_classic = self.queue.arguments.get("x-queue-type") != "quorum"  # unless it has not the planned type
         while (gone := self._try(create)) is not None:
             self.release()
             if not create and isinstance(gone, NotFound):
@@ -224,7 +231,7 @@ class _Lock:
         except PreconditionFailed as error:
             if _TIME_OUT not in str(error.reply_text):
                 raise
-            self._is_classic = True  # which may be another type than planned
+            self._is_classic = True
             return error
         return None
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from ..amqp import apply
 from ..amqp.objects import Binding, Exchange, Queue
@@ -61,6 +62,10 @@ def _opened(connection: Connection) -> amqp.Connection:
     return opened
 
 
+#: Those of all apps.
+_EVERY: WeakSet[ExactDelays] = WeakSet()
+
+
 class ExactDelays:
     """Chooses among the topologies of the settings, and caches which objects exist."""
 
@@ -81,10 +86,15 @@ class ExactDelays:
         #: By broker: the newest of these, for the next connection. Without a pool each call has one of its own.
         self._newest: dict[Hashable, _Known] = {}
         self._lock = threading.RLock()
+        _EVERY.add(self)
         #: When topologies were found unused, by name; monotonic seconds.
         self._unused: dict[str, float] = {}
         #: Whether a missing consumer has not been logged yet; checked with every publish.
         self._warns = any(topology.consumed for topology in self.topologies)
+
+    def renew_after_fork(self) -> None:
+        """Forget what a thread of the parent process may have been changing, and the lock that it may have held."""
+        self._lock, self._known, self._newest = threading.RLock(), WeakKeyDictionary(), {}
 
     def _of(self, connection: Connection) -> _Known:
         opened = _opened(connection)
@@ -239,3 +249,11 @@ class ExactDelays:
     def bind(self, connection: Connection, queue: str) -> None:
         """Declare the objects that route due messages to the existing queue ``queue``. Blocks."""
         self._declare(connection, Route("", "", objects=self.topology(connection).arrival(queue)))
+
+
+def _renew_all() -> None:
+    for each in _EVERY:
+        each.renew_after_fork()
+
+
+os.register_at_fork(after_in_child=_renew_all)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from ..amqp.apply import Drift, declare_queue, delete_unused, drift
+from ..amqp.apply import Drift, declare_queue, drift
 from ..amqp.objects import Objects
 
 if TYPE_CHECKING:
     from kombu import Connection
 
+    from ..amqp.record import Record
     from .ladder import LadderPlan
 
 logger = logging.getLogger(__name__)
 
 
-def ensure_quarantine(connection: Connection, plan: LadderPlan) -> bool:
+def ensure_quarantine(connection: Connection, plan: LadderPlan, record: Record) -> bool:
     """Declare the quarantine queue; return whether it needs no replacement.
 
     False where it has the other type and cannot be replaced yet, as it has messages or a consumer. A queue with the
@@ -25,7 +26,7 @@ def ensure_quarantine(connection: Connection, plan: LadderPlan) -> bool:
     wanted, other = plan.quarantine_queue(), plan.of_other_type.quarantine_queue()
     if declare_queue(connection, wanted) or not declare_queue(connection, other):
         return True
-    if delete_unused(connection, other) and declare_queue(connection, wanted):
+    if record.delete_unused(connection, other) and declare_queue(connection, wanted):
         return True
     logger.info(
         "The queue %s is not a %s queue yet: it has messages or a consumer. It is used as it is, until an "

@@ -147,7 +147,7 @@ def _apply(connection: Connection, plan: LadderPlan, lock_timeout: float, *, qui
         for unknown in plan.ladders.keys() - before.ladders.keys():
             # A ladder of a lost record may lead to another exhausted queue, too.
             record.delete_exchange(plan.names.ladder(plan.queue, unknown))
-        complete = ensure_quarantine(connection, plan)
+        complete = ensure_quarantine(connection, plan, record)
         record.declare(objects.without([quarantine]))
         transition = _Transition(plan, record, before)
         transition.run(complete=complete)

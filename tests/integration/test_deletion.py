@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import pytest
 from kombu.message import Message
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp import apply
 from celery_rmq_delay.amqp.apply import ready_counts
-from celery_rmq_delay.amqp.objects import Objects
+from celery_rmq_delay.amqp.objects import Objects, Queue, arguments
 from celery_rmq_delay.amqp.scan import Scan
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.ladders import Ladder
@@ -117,6 +120,24 @@ def test_a_queue_in_which_a_message_arrives_meanwhile_is_kept_and_messages_come_
 
     assert not found.deleted
     assert [contents(lab.get(plan.queue, ack=True)) for _ in range(2)] == [b"late", b"parked"]
+
+
+def test_a_process_that_hangs_after_it_has_counted_deletes_no_quorum_queue(
+    quorum_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, inspect_queue = quorum_lab.queue(), apply.inspect_queue
+    monkeypatch.setattr(apply, "_FRESH", 0.1)
+
+    def hang(*given: Any) -> Any:
+        found = inspect_queue(*given)
+        quorum_lab.publish(name, "came meanwhile")
+        time.sleep(0.2)  # the hang
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(apply, "inspect_queue", hang)
+        assert not apply.delete_unused(quorum_lab.connection, Queue(name, arguments({"x-queue-type": "quorum"})))
+    assert contents(quorum_lab.get(name, ack=True)) == b"came meanwhile"
 
 
 def test_a_queue_with_more_messages_than_one_scan_takes_is_deleted(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,10 +155,11 @@ def test_calls_without_a_pool_of_connections_declare_the_levels_once_a_minute(
 
 #: Calls a task before and after it forks, as gunicorn does with ``preload``. Prints the ids of the tasks.
 FORKS = """
-import os, sys
+import os, sys, threading
 from celery import Celery
 from kombu import Queue
 from celery_rmq_delay import RetryableTask, install
+from celery_rmq_delay.app.state import state_of
 
 url, name, kind, settings = {given!r}
 app = Celery("shop", broker=url, set_as_current=False)
@@ -175,13 +176,23 @@ def call(count):
     made = [charge.apply_async(countdown={unit}).id for _ in range(count)]
     os.write(sys.stdout.fileno(), "".join(each + "\\n" for each in made).encode())
 
+held, ended = threading.Event(), threading.Event()
+
+def declare():
+    with state_of(app).exact._lock:
+        held.set()
+        ended.wait()
+
 call(1)
+threading.Thread(target=declare).start()  # as a thread that makes its first call meanwhile
+held.wait()
 for _ in range(2):
     if not os.fork():
         call(50)
         os._exit(0)
 call(50)
 assert [os.wait()[1] for _ in range(2)] == [0, 0]
+ended.set()
 call(1)
 """
 
