@@ -74,7 +74,7 @@ def delete_unused(connection: Connection, queue: Queue, lock: Channel | None = N
     ``lock``: a channel that holds a lock. A quorum queue is deleted on it, as the broker does nothing on a channel from
     which it has taken the lock.
     """
-    declared, inspected_at = inspect_queue(connection, queue.name), time.monotonic()
+    began, declared = time.monotonic(), inspect_queue(connection, queue.name)
     if declared is None:
         return True
     if declared.message_count or declared.consumer_count:
@@ -83,7 +83,7 @@ def delete_unused(connection: Connection, queue: Queue, lock: Channel | None = N
     on_condition = queue.arguments.get("x-queue-type") != "quorum"
     try:
         with nullcontext(lock) if lock is not None and not on_condition else connection.channel() as channel:
-            if not on_condition and time.monotonic() - inspected_at > _FRESH:
+            if not on_condition and time.monotonic() - began > _FRESH:
                 return False
             channel.queue_delete(queue.name, if_unused=on_condition, if_empty=on_condition)
     except PreconditionFailed as error:
