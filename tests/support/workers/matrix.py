@@ -316,7 +316,9 @@ def expected(outcome: str, option: str, ladder: Ladder) -> Expected:
 def _state(found: Outcome, option: str, ending: Ending) -> str:
     if not found.stores:
         return "PENDING"
-    is_stored = found.revoked == "before it is sent" and celery.VERSION >= (5, 7)  # whose command stores the state
+    # Celery's command stores the state from 5.6 on; from 5.7 on not that of a task that runs.
+    since = {"before it is sent": celery.VERSION >= (5, 6), "while it runs": (5, 6) <= celery.VERSION < (5, 7)}
+    is_stored = since.get(found.revoked or "", False)
     if ending.reason in ("revoked", "expired") and (is_stored or option != "ignore_result"):
         return "REVOKED"
     if option == "ignore_result" or ending.reason == "ignored":
