@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-NEED_SPARK = ["test_attempts_by_columns.py", "test_counts.py", "test_day_files.py", "test_docs_analytics.py"]
+NEED_SPARK = [
+    "test_attempts_by_columns.py",
+    "test_by_attempt.py",
+    "test_clocks.py",
+    "test_counts.py",
+    "test_day_files.py",
+    "test_docs_analytics.py",
+    "test_outages.py",
+]
 
 collect_ignore = [] if find_spec("pyspark") else NEED_SPARK
