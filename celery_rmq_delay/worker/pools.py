@@ -6,10 +6,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
-from celery.utils.serialization import get_pickleable_exception
-
-from .trace import LeanExceptionInfo
-from .tracebacks import format_exception
+from .trace import unreported
 
 
 def report_untraced(pool: Any) -> None:
@@ -35,8 +32,7 @@ def _reporting(target: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return target(*args, **options)
         except Exception as error:  # noqa: BLE001 - reported as the end of the attempt
-            text = format_exception(error, error.__traceback__)
-            return 1, LeanExceptionInfo(get_pickleable_exception(error), None, text, is_reported=False), 0.0
+            return 1, unreported(error), 0.0
 
     return apply
 

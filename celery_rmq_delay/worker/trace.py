@@ -89,6 +89,13 @@ def lost(exc: BaseException) -> LeanExceptionInfo:
     return LeanExceptionInfo(error, None, f"{text}WorkerLostError: {error}")
 
 
+def unreported(exc: Exception) -> LeanExceptionInfo:
+    """Return the record of an attempt that was left by an exception which Celery has not reported."""
+    return LeanExceptionInfo(
+        get_pickleable_exception(exc), None, format_exception(exc, exc.__traceback__), is_reported=False
+    )
+
+
 @lru_cache(maxsize=256)
 def _pickleable_type(kind: Any) -> Any:
     return get_pickleable_etype(kind)
@@ -232,8 +239,7 @@ def _of_tracer(left: BaseException, task: Task[Any, Any], task_id: str) -> LeanE
             logger.exception(text, task.name, task_id, safe_repr(left), extra={"task_id": task_id})
         if not isinstance(left, Exception):
             return lost(left)
-        text = format_exception(left, left.__traceback__)
-        return LeanExceptionInfo(get_pickleable_exception(left), None, text, is_reported=False)
+        return unreported(left)
     except BaseException:  # noqa: BLE001 - whatever it raises where it is inspected
         error = WorkerLostError(f"Worker exited prematurely: {type(left).__name__}, which cannot be inspected.")
         return LeanExceptionInfo(error, None, f"WorkerLostError: {error}")

@@ -134,7 +134,7 @@ def _write_one(waiting: deque[Footer], path: Path) -> None:
 
 
 def _path_of(file: Footer) -> str:
-    return file.file.path.removeprefix("file:")
+    return local_path(file.file.path) or file.file.path
 
 
 def _check_rows(spark: SparkSession, written: list[Listed], files: list[Footer]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from pyspark.sql import Column, DataFrame
@@ -83,14 +85,17 @@ def first_runs(episodes: DataFrame) -> DataFrame:
     return episodes.where(F.coalesce("generation", F.lit(0)) == 0)
 
 
-def revived(episodes: DataFrame) -> DataFrame:
-    """Return the failure episodes of exhausted tasks that recovered when they were replayed.
+def revived(episodes: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return by keys how many exhausted tasks recovered when they were replayed, as the column ``revived``.
 
     Their failures have ended, after the last attempt of the ladder: how long after it is not known.
     """
     is_replay = (F.col("generation") > 0) & (F.col("outcome") == RECOVERED)
     replays = episodes.where(is_replay).select("task_id").distinct()
-    return first_runs(episodes).where(F.col("outcome") == EXHAUSTED).join(replays, "task_id", "left_semi")
+    found = first_runs(episodes).where(F.col("outcome") == EXHAUSTED).join(replays, "task_id", "left_semi")
+    # New columns, as in `todays_ladders`.
+    renewed = [F.col(name).alias(name) for name in keys]
+    return found.groupBy(*keys).agg(F.count("*").alias("revived")).select(*renewed, "revived")
 
 
 def has_run() -> Column:

@@ -79,7 +79,7 @@ def exception_advice(episodes: DataFrame, options: Options) -> DataFrame:
         )
         .where((F.col("failures") >= _LEAST_FAILURES) & (F.col("days") >= _LEAST_DAYS))
     )
-    found = found.join(_outages(known, options), list(_KEY), "left").join(_revived(episodes), list(_KEY), "left")
+    found = found.join(_outages(known, options), list(_KEY), "left").join(revived(episodes, _KEY), list(_KEY), "left")
     trials = F.least(F.coalesce("outages", F.lit(1.0)), F.col("failures"))
     low, high = wilson(F.col("recovered") / F.col("failures") * trials, trials)
     is_short = (
@@ -115,12 +115,6 @@ def _outages(known: DataFrame, options: Options) -> DataFrame:
 
     counted = spread(counted_intervals(known, list(_KEY), fine), *_KEY)
     return counted.groupBy(*_KEY).applyInPandas(of_exception, schema)
-
-
-def _revived(episodes: DataFrame) -> DataFrame:
-    """Return by exception how many exhausted tasks recovered when they were replayed."""
-    renewed = [F.col(name).alias(name) for name in _KEY]
-    return revived(episodes).groupBy(*_KEY).agg(F.count("*").alias("revived")).select(*renewed, "revived")
 
 
 def outages_of(rows: pd.DataFrame, options: Options) -> float:

@@ -39,11 +39,8 @@ def ladder_advice(episodes: DataFrame, options: Options) -> DataFrame:
     ]
     exploded = episodes.withColumn("of", F.explode(F.array(*both)))
     each = exploded.withColumns({name: F.col("of")[name] for name in ("is_whole", "task")})
-    # New columns, as in `todays_ladders`.
-    renewed = [F.col(name).alias(name) for name in _KEYS]
-    evidence = revived(each).groupBy(*_KEYS).agg(F.count("*").alias("revived")).select(*renewed, "revived")
     rows = counted_intervals(each, _KEYS, options)
-    today = todays_ladders(each, _KEYS).join(evidence, _KEYS, "left").fillna(0, ["revived"])
+    today = todays_ladders(each, _KEYS).join(revived(each, _KEYS), _KEYS, "left").fillna(0, ["revived"])
     rows = rows.join(F.broadcast(_several(rows)), "queue", "left").where(F.col("is_whole") | F.col("is_several"))
     counted, ladders = (spread(frame, *_KEYS).groupBy(*_KEYS) for frame in (rows, today))
     return counted.cogroup(ladders).applyInPandas(of_group, LADDER_ADVICE)
