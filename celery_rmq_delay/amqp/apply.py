@@ -51,18 +51,18 @@ def all_exist(connection: Connection, objects: Objects) -> bool:
     return True
 
 
-def ensure_queue(connection: Connection, queue: Queue, command: str = "apply") -> None:
+def ensure_queue(connection: Connection, queue: Queue, words: str = "apply") -> None:
     """Declare ``queue`` unless a queue of that name exists, with any arguments. Raises errors as `declare` does."""
     if ready_counts(connection, [queue.name])[queue.name] is None:
         # Refused where another process declared it in between, with another type.
-        declare_queue(connection, queue, command)
+        declare_queue(connection, queue, words)
 
 
-def declare_queue(connection: Connection, queue: Queue, command: str = "apply") -> bool:
+def declare_queue(connection: Connection, queue: Queue, words: str = "apply") -> bool:
     """Declare ``queue``; return False where a queue of that name exists with other arguments."""
     try:
         with connection.channel() as channel:
-            declare(channel, Objects(queues=(queue,)), command)
+            declare(channel, Objects(queues=(queue,)), words)
     except ConflictError:
         return False
     return True
