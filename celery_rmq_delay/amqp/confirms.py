@@ -157,7 +157,23 @@ class _Pending:
 
 
 class ChannelEndedError(amqp.RecoverableConnectionError):
-    """The broker closed the channel of a `ConfirmingPublisher`, and so its connection; see ``reply_code``."""
+    """The broker closed a channel, and so this process the connection; see ``reply_code``."""
+
+
+def end_with_channel(connection: Connection, channel: amqp.Channel) -> None:
+    """Make the connection end, with a `ChannelEndedError`, when the broker closes this channel.
+
+    py-amqp would open it again, without its confirms and deliveries, and raise an error that ends a worker.
+    """
+
+    def on_close(code: int, text: str, class_id: int, method_id: int) -> None:
+        # Callbacks of a pool may swallow the error: the event loop notices the closed socket in any case.
+        channel.is_open = False
+        opened: Any = connection.connection
+        opened.sock.shutdown(socket.SHUT_RDWR)
+        raise ChannelEndedError(text, (class_id, method_id), reply_code=code)
+
+    channel._callbacks[spec.Channel.Close] = on_close
 
 
 def confirming_channel(connection: Connection) -> amqp.Channel:
@@ -197,8 +213,7 @@ class ConfirmingPublisher:
         """Publish on a `confirming_channel` of a new connection, first all unconfirmed messages again."""
         self._connection, self._channel = connection, channel
         self._frame_max = channel.connection.frame_max
-        # py-amqp would open it again, without confirms, and raise an error that ends a worker.
-        channel._callbacks[spec.Channel.Close] = self._on_close
+        end_with_channel(connection, channel)
         channel.events["basic_ack"].add(self._on_ack)
         channel.events["basic_nack"].add(self._on_nack)
         channel.events["basic_return"].add(self._on_return)
@@ -294,11 +309,6 @@ class ConfirmingPublisher:
                 return
             self._barriers.popleft()
             callback()
-
-    def _on_close(self, code: int, text: str, class_id: int, method_id: int) -> None:
-        # Callbacks of a pool may swallow the error: the event loop notices the closed socket in any case.
-        self._connection.connection.sock.shutdown(socket.SHUT_RDWR)
-        raise ChannelEndedError(text, (class_id, method_id), reply_code=code)
 
     def _on_return(self, _error: Exception, exchange: str, routing_key: str, message: amqp.Message) -> None:
         # The broker sends the return before the ack of the same message.

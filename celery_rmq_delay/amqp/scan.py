@@ -20,7 +20,7 @@ from ..commands import command
 from ..exceptions import PublishError, TopologyError
 from .apply import ready_counts
 from .capabilities import Capabilities, capabilities
-from .confirms import publish_confirmed
+from .confirms import end_with_channel, publish_confirmed
 
 if TYPE_CHECKING:
     import amqp
@@ -83,6 +83,7 @@ class Scan:
             found = self._channel.queue_declare(self._queue, passive=True)
         except NotFound as error:
             raise TopologyError(f"The queue {self._queue!r} does not exist: run `{command('apply')}`.") from error
+        end_with_channel(self._connection, self._channel)
         there, self.shared = found.message_count, bool(found.consumer_count)
         ran_empty = not there
         if there and self._is_delay_queue:
@@ -133,8 +134,11 @@ class Scan:
     def move(self, message: Message, copy: amqp.Message, exchange: str, routing_key: str) -> None:
         """Publish ``copy`` with confirm, then ack ``message``.
 
-        Raises `PublishError` when the broker has not confirmed the copy; the message then stays.
+        Raises `PublishError` when the broker has not confirmed the copy; the message then stays. Raises
+        `ChannelEndedError` or `amqp.ConsumerCancelled` where the broker has taken the messages back, as after its
+        ``consumer_timeout``; so does `remove`.
         """
+        self._check_held()
         if self._publisher is None or not self._publisher.is_open:
             self._publisher = self._connection.channel()
         try:
@@ -144,7 +148,7 @@ class Scan:
         except PublishError:
             self._close_publisher()  # a late confirm must not count for another message
             raise
-        self.remove(message)
+        self._ack(message)
 
     def bind(self, queue: str, exchange: str, key: str) -> bool:
         """Bind a queue once, if the user may; return whether the queue exists."""
@@ -165,6 +169,19 @@ class Scan:
 
     def remove(self, message: Message) -> None:
         """Ack ``message``, which removes it from the queue."""
+        self._check_held()
+        self._ack(message)
+
+    def _check_held(self) -> None:
+        """Read all that the broker has sent so far, which raises an error where it has taken the messages back.
+
+        A process that had to wait, or was stopped, would move messages that others have by now.
+        """
+        with suppress(TimeoutError):
+            while True:
+                self._connection.drain_events(timeout=0)
+
+    def _ack(self, message: Message) -> None:
         if message.delivery_tag == self._guarded:
             self._guarded = None
         self._channel.basic_ack(message.delivery_tag)
@@ -191,8 +208,8 @@ class Scan:
 
     def close(self) -> None:
         """Close the channels, which requeues messages that are still held, on quorum queues in any order."""
-        self._close_publisher()
-        if self._channel.is_open:
+        if self._channel.is_open:  # else the connection has ended
+            self._close_publisher()
             self._channel.close()
 
     def _close_publisher(self) -> None:

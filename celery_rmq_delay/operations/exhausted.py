@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from .. import headers as h
+from ..amqp.confirms import ChannelEndedError
 from ..amqp.copies import copy_of
 from ..amqp.scan import SCAN_LIMIT, Scan, scanning
 from ..exceptions import OutcomeUnknownError, PublishError, SelectionError
@@ -138,6 +139,11 @@ class Outcome:
 
 
 _EVERYTHING = Selection(everything=True)
+
+_TAKEN_BACK = (
+    "The broker has taken back this message and the later ones: {}. They are in the exhausted queue again; one that "
+    "was just being moved may be in both queues. Run the command again, and use --limit if each message takes long."
+)
 
 
 def list_exhausted(
@@ -267,7 +273,11 @@ def _sweep(
             if selection.wants(found):
                 if found.message:
                     found = replace(found, message=settings.redaction.text(found.message, h.MAX_MESSAGE))
-                problem = act(scan, message, found)
+                try:
+                    problem = act(scan, message, found)
+                except ChannelEndedError as error:
+                    outcome.failed.append(Failure(found, _TAKEN_BACK.format(error.reply_text)))
+                    break
                 if problem is None:
                     outcome.done.append(found)
                 else:

@@ -1,22 +1,31 @@
-"""A process that hangs while it changes a ladder for longer than RabbitMQ's consumer time-out."""
+"""A process that hangs for longer than RabbitMQ's consumer time-out, while it changes a ladder or moves messages."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import amqp
 import kombu
 import pytest
+from amqp.exceptions import AMQPError, RecoverableConnectionError
+from kombu.message import Message
 
-from celery_rmq_delay.amqp.apply import declare_queue
+from celery_rmq_delay import before_requeue
+from celery_rmq_delay import headers as h
+from celery_rmq_delay.amqp.apply import declare_queue, ready_counts
 from celery_rmq_delay.amqp.capabilities import Capabilities, capabilities
+from celery_rmq_delay.amqp.copies import copy_of
 from celery_rmq_delay.amqp.record import locked_record
+from celery_rmq_delay.amqp.scan import Scan, scanning
 from celery_rmq_delay.exceptions import LockLostError
 from celery_rmq_delay.ladders import Ladder, QueueType
+from celery_rmq_delay.operations.exhausted import Selection, requeue
+from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.topology.ladder import LadderPlan
@@ -24,6 +33,7 @@ from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.limits import impatient_broker
 from tests.support.brokers.switching import TASKS_A, TASKS_B, TASKS_C, A, B, C, Probe, expected, interrupted_at, settled
+from tests.support.receiving import receiving
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.brokers
@@ -110,3 +120,67 @@ def test_no_time_out_takes_a_lock_from_a_process_where_the_broker_would_go_on_to
         # Again with a record that becomes a quorum queue while its lock is held.
         lab.channel.queue_delete(plan.record_queue().name)
         declare_queue(lab.connection, plan.of_other_type.record_queue())
+
+
+@pytest.fixture
+def times_out(lab: Lab) -> Callable[[], None]:
+    """A function that waits until the broker takes back what this process has received before."""
+    if lab.queue_type == "classic" and capabilities(lab.connection).cancels_at_time_out:
+        pytest.skip("RabbitMQ 4.3 has no time-outs for classic queues")
+
+    def wait() -> None:
+        queue = lab.queue()
+        lab.publish(queue)
+        for _ in range(2):  # the channels have clocks of their own
+            with kombu.Connection(lab.url) as later:
+                later.channel().basic_get(queue)
+                with pytest.raises(AMQPError, match=r"acknowledgement|COMMAND_INVALID"):
+                    later.drain_events(timeout=60)
+
+    return wait
+
+
+@pytest.mark.parametrize("is_delay_queue", [False, True])
+def test_a_process_that_hangs_moves_and_removes_no_message_that_was_taken_back(
+    lab: Lab, times_out: Callable[[], None], is_delay_queue: bool
+) -> None:
+    queue, target = lab.queue(), lab.queue()
+    lab.publish(queue)
+
+    def move(scan: Scan, message: Message) -> None:
+        scan.move(message, copy_of(message, {}), "", target)
+
+    for act in (move, Scan.remove):
+        with (
+            kombu.Connection(lab.url) as hanging,
+            pytest.raises(RecoverableConnectionError),
+            scanning(hanging, queue, is_delay_queue=is_delay_queue) as scan,
+        ):
+            for message in scan:
+                times_out()
+                act(scan, message)
+        assert scan.seen == 1
+        wait_for(lambda: ready_counts(lab.connection, [queue, target]) == {queue: 1, target: 0}, "the return")
+
+
+def test_a_requeue_whose_receiver_takes_too_long_names_the_time_out_and_what_was_done(
+    lab: Lab, times_out: Callable[[], None]
+) -> None:
+    settings, target = parse_settings({"prefix": lab.names.prefix}), lab.queue()
+    lab.applied(lab.plan(Ladder((HOUR,))))
+    for task_id in "abc":
+        lab.publish(settings.exhausted_queue, headers={"id": task_id, "task": "shop.charge", h.QUEUE: target})
+
+    def hangs_at_the_second(task_id: str, **_: Any) -> None:
+        if task_id == "b":
+            times_out()
+
+    with kombu.Connection(lab.url) as hanging, receiving(before_requeue, hangs_at_the_second):
+        outcome = requeue(hanging, settings, Selection(everything=True))
+    assert [each.task_id for each in outcome.done] == ["a"]
+    ((found, problem),) = [(failure.found.task_id, failure.problem) for failure in outcome.failed]
+    assert found == "b"
+    assert "acknowledgement" in problem
+    assert "--limit" in problem
+    queues = {target: 1, settings.exhausted_queue: 2}
+    wait_for(lambda: ready_counts(lab.connection, list(queues)) == queues, "the return")
