@@ -43,7 +43,10 @@ WITH outcomes AS (
         ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING
     )
 ), timed AS (
-    SELECT *, CASE WHEN NOT is_discard THEN greatest(epoch_us(occurred_at) - epoch_us(origin), 0) / 1e6 END AS seconds,
+    SELECT *,
+           CASE WHEN NOT is_discard
+                THEN greatest(epoch_us(occurred_at) - 1000 * coalesce(runtime_ms, 0) - epoch_us(origin), 0) / 1e6
+           END AS seconds,
            outcome IN ('parked', 'exhausted') AS is_failed
     FROM placed
 )

@@ -132,11 +132,11 @@ class RetryableTask(_Task):
         given: Any = exc  # the stubs allow only an Exception
         delivery = delivery_of(request)
         delay = find_state(self.app)
-        if delivery is None or delay is None or request.called_directly or request.is_eager:
-            return super().retry(args, kwargs, given, throw, eta, countdown, max_retries, **options)
         cause = exc if exc is not None else sys.exc_info()[1]
         if cause is not None and isinstance(cause, self.give_up_on):
             raise cause
+        if delivery is None or delay is None or request.called_directly or request.is_eager:
+            return super().retry(args, kwargs, given, throw, eta, countdown, max_retries, **options)
         if options.get("exchange") or options.get("routing_key"):
             raise RmqDelayError(
                 f"retry of {self.name}: found an exchange or a routing_key, but it needs a queue. Pass queue= instead."

@@ -40,8 +40,8 @@ QUARANTINE = StructType(
 )
 
 #: A failure episode at the end of an attempt: its origin, the exception of its first failure, the known failed attempts
-#: and their runtimes, the time for which the failure certainly lasted, and the sum of the planned delays before this
-#: attempt (null if one is not known).
+#: and their runtimes, the time for which the failure certainly lasted, the sum of the planned delays before this
+#: attempt (null if one is not known), and how many of them were exact delays instead of tiers.
 EPISODE_SO_FAR = StructType(
     [
         StructField("first_failed_at", TimestampType()),
@@ -50,6 +50,7 @@ EPISODE_SO_FAR = StructType(
         StructField("wasted_ms", LongType()),
         StructField("low_seconds", DoubleType()),
         StructField("waited_ms", LongType()),
+        StructField("exact_waits", IntegerType()),
     ]
 )
 
@@ -77,7 +78,7 @@ ATTEMPTS = StructType(
         StructField("tier", IntegerType()),
         StructField("delay_ms", LongType()),
         StructField("previous_exception_type", StringType()),
-        #: Seconds from the end of the first failure to the end of this attempt, and of the failed attempt before it;
+        #: Seconds from the end of the first failure to the start of this attempt, and of the failed attempt before it;
         #: they never decrease from attempt to attempt, even if the workers' clocks differ.
         StructField("t_seconds", DoubleType()),
         StructField("previous_t_seconds", DoubleType()),
@@ -110,6 +111,8 @@ EPISODES = StructType(
         StructField("max_retries", IntegerType()),
         #: The sum of the planned delays before the last attempt; null: one is not known, or the task was discarded.
         StructField("waited_ms", LongType()),
+        #: How many of these delays were exact ones instead of tiers.
+        StructField("exact_waits", IntegerType()),
     ]
 )
 

@@ -213,6 +213,8 @@ def _settled(tracer: Tracer, task: Task[Any, Any]) -> Tracer:
     @wraps(tracer)
     def trace_task(uuid: str, args: Any, kwargs: Any, request: Any = None) -> Any:
         is_eager = (request or {}).get("is_eager")
+        if task.track_started:
+            _start_without_backend(task)
         try:
             traced = tracer(uuid, args, kwargs, request)
         except BaseException as left:
@@ -227,6 +229,25 @@ def _settled(tracer: Tracer, task: Task[Any, Any]) -> Tracer:
         return traced
 
     return trace_task
+
+
+def _start_without_backend(task: Task[Any, Any]) -> None:
+    """Let a task run although the backend of this thread cannot store STARTED: Celery would report it as failed."""
+    backend: Any = task.backend  # the stubs allow no other method
+    if "store_result" in vars(backend):
+        return
+    store = backend.store_result
+
+    @wraps(store)
+    def store_result(task_id: str, result: Any, state: str, *args: Any, **options: Any) -> Any:
+        if state != states.STARTED:
+            return store(task_id, result, state, *args, **options)
+        try:
+            return store(task_id, result, state, *args, **options)
+        except Exception:
+            logger.exception("STARTED of %s was not stored; the task runs anyway", task_id, extra={"task_id": task_id})
+
+    backend.store_result = store_result
 
 
 def _of_tracer(left: BaseException, task: Task[Any, Any], task_id: str) -> LeanExceptionInfo | None:

@@ -50,6 +50,7 @@ def terminate(lab: Lab, task_ids: set[str]) -> None:
         active = lab.app.control.inspect(timeout=SECONDS, limit=1).active() or {}
         # With the process that runs it: before it is known, Celery 5.7 stores REVOKED, also of an ignored result.
         running = {each["id"] for tasks in active.values() for each in tasks if each["worker_pid"]} & task_ids
+        running &= {attempt["id"] for attempt in lab.attempts()}
         if running:
             lab.app.control.revoke(list(running), terminate=True)
             task_ids.difference_update(running)

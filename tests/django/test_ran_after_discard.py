@@ -76,7 +76,7 @@ NO_RUNS = {
     "its own event, which arrives late": fact("t", PARKED, 1),
     "an earlier attempt": fact("t", PARKED, 0),
     "revoked on arrival": fact("t", DISCARDED, 2, reason="revoked"),
-    "another use of the id": fact("t", PARKED, 2, first_failed_at=timezone.now() + timedelta(hours=1)),
+    "another use of the id": fact("t", PARKED, 2, first_failed_at=timezone.now() + timedelta(days=9)),
     "another row of the id": fact("t", PARKED, 2, life="0123abcd"),
     "another task": fact("u", PARKED, 2),
 }

@@ -19,6 +19,7 @@ import pytest
 from django.db import connection, connections
 from django.utils import timezone
 
+from celery_rmq_delay import before_requeue
 from celery_rmq_delay.contrib.django.models import Operation, OperationItem, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.operations import background, canaries, lease, requeue, transactions
 from celery_rmq_delay.contrib.django.services.operations import runner as running
@@ -32,6 +33,7 @@ from tests.support.django import shop
 from tests.support.django.databases import Database
 from tests.support.django.desk import ALICE, BOB, Desk, frozen, states
 from tests.support.django.interrupted import at_the
+from tests.support.receiving import receiving
 from tests.support.waiting import BUSY, SECONDS, wait_for
 
 Kind, State, Outcome = Operation.Kind, Operation.State, OperationItem.Outcome
@@ -141,6 +143,39 @@ def test_a_run_in_the_background_waits_for_a_broker_that_restarts(
     assert operation.ok + operation.unknown == 1000
     adds_up(operation)
     nothing_lost_and_nothing_twice(postgres_desk)
+
+
+def test_a_runner_that_lost_its_operation_while_a_receiver_worked_publishes_nothing(
+    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite_desk.exhausted(3)
+    operation = frozen()
+    monkeypatch.setattr(lease, "BEAT_EVERY", 0.0)
+
+    def takes_long(task_id: str, **_: Any) -> None:
+        if task_id == "id-1":
+            Operation.objects.update(heartbeat_at=timezone.now() - 2 * lease.STALE_AFTER)
+            lease.Lease.take(Operation.objects.get(pk=operation.pk))
+
+    with receiving(before_requeue, takes_long):
+        run(operation)
+    assert [message.headers["id"] for message in sqlite_desk.taken()] == ["id-0"]
+
+
+def test_an_operation_whose_receiver_is_slow_keeps_its_heartbeat(
+    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite_desk.exhausted(4)
+    operation = frozen()
+    monkeypatch.setattr(lease, "BEAT_EVERY", 0.0)
+    beats: list[Any] = []
+
+    def before(**_: Any) -> None:
+        beats.append(Operation.objects.values_list("heartbeat_at", flat=True).get())
+
+    with receiving(before_requeue, before):
+        assert run(operation).ok == 4
+    assert beats == sorted(set(beats)), "renewed between each two receivers"
 
 
 def test_a_database_that_restarts_costs_no_outcome(

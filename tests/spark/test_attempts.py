@@ -37,17 +37,29 @@ def test_an_attempt_has_the_wait_before_it_and_the_duration_of_the_failure(found
     columns = ("outcome", "tier", "delay_ms", "previous_exception_type", "t_seconds", "previous_t_seconds")
     assert picked(found, *columns) == [
         ("parked", None, None, None, 0.0, None),
-        ("parked", 1, 10_000, "Timeout", 11.0, 0.0),
-        ("recovered", 2, 60_000, "Refused", 73.0, 11.0),
+        ("parked", 1, 10_000, "Timeout", 10.8, 0.0),
+        ("recovered", 2, 60_000, "Refused", 72.95, 10.8),
     ]
     assert found[-1]["episode"] == {
         "first_failed_at": at(0),
         "exception_type": "Timeout",
         "failed_attempts": 2,
         "wasted_ms": 500,
-        "low_seconds": 11.0,
+        "low_seconds": 10.8,
         "waited_ms": 70_000,
+        "exact_waits": 0,
     }
+
+
+@story(
+    event("parked", 0, tier=1, delay_ms=10_000, runtime_ms=20),
+    event("parked", 10.5, attempt=1, delay_ms=60_000, runtime_ms=30),
+    event("recovered", 200, attempt=2, runtime_ms=120_000),
+)
+def test_what_an_attempt_finds_when_it_starts_decides_how_long_the_failure_lasted(found: list[Row]) -> None:
+    assert picked(found, "t_seconds") == [(0.0,), (10.47,), (80.0,)]
+    assert found[-1]["episode"]["low_seconds"] == 10.47
+    assert found[-1]["episode"]["exact_waits"] == 1, "it had no tier"
 
 
 def test_the_columns_are_those_of_the_schema(spark: SparkSession) -> None:

@@ -35,7 +35,7 @@ def interval(row: Row) -> tuple[str, float | None, float | None]:
 )
 def test_a_failure_ends_between_the_last_failed_attempt_and_the_good_one(found: list[Row]) -> None:
     (episode,) = found
-    assert interval(episode) == ("recovered", 12.0, 75.0)
+    assert interval(episode) == ("recovered", 11.85, 75.0)
     assert (episode["first_failed_at"], episode["ended_at"]) == (at(0), at(75))
     assert (episode["exception_type"], episode["failed_attempts"], episode["wasted_ms"]) == ("Timeout", 2, 250)
 

@@ -30,8 +30,11 @@ LADDERS = [(5, 30, 120, 600, 3600), (30, 300, 3600), (10, 60, 600, 1800)]
 NAMES = {"task": "shop.pay", "queue": "payments", "exception_type": "ConnectionError"}
 
 
-def table(found, ladders=LADDERS, **more):
-    """Return failure episodes as an Arrow table; more: other values of columns, for all rows."""
+def table(found, ladders=LADDERS, exact=0, **more):
+    """Return failure episodes as an Arrow table; ``exact``: how many waits of each were exact delays.
+
+    ``more``: other values of columns, for all rows.
+    """
     count = len(found.low)
     over = ~np.isnan(found.high)
     began = np.datetime64(MARCH.replace(tzinfo=None), "us") + found.cluster * np.timedelta64(3600, "s")
@@ -50,6 +53,7 @@ def table(found, ladders=LADDERS, **more):
         "ladder_ms": [[int(1000 * each) for each in ladders[which]] for which in found.ladder],
         "max_retries": pa.array([len(ladders[which]) for which in found.ladder], pa.int32()),
         "waited_ms": pa.array((1000 * found.waited).round().astype(np.int64)),
+        "exact_waits": pa.array(np.full(count, exact), pa.int32()),
     }
     assert list(columns) == EPISODES.fieldNames()
     return pa.table(columns)
@@ -203,6 +207,33 @@ def test_todays_figures_are_counts_of_the_failures_that_had_todays_ladder(spark,
     assert 0.95 < whole.current_recovery_low < whole.current_recovery < whole.current_recovery_high < 1
 
 
+def test_failures_with_exact_delays_are_not_counted_as_those_of_a_ladder(spark, tmp_path):
+    random, ladder = np.random.default_rng(1), (10, 60, 600)
+    own = inspected(np.full(500, 5.0), random.integers(0, 200, 500), [ladder], random, jitter=0)
+    exact = inspected(np.full(300, 400.0), random.integers(0, 200, 300), [(300,) * 3], random, jitter=0)
+    both = stored(spark, tmp_path, table(own, [ladder]), table(exact, [ladder], exact=2))
+    (whole,) = ladder_advice(both, Options(bootstrap_rounds=20)).where("task is null").collect()
+    assert whole.episodes == 800
+    assert 490 <= whole.counted <= 500
+    assert whole.current_attempts == pytest.approx(1, abs=0.01)
+    (whole,) = ladder_advice(both.where("exact_waits > 0"), Options(bootstrap_rounds=20)).collect()
+    assert (whole.enough_data, whole.advised_ms) == (False, None)
+    assert "exact delays" in whole.reason
+
+
+def test_the_row_of_a_queue_is_about_the_tasks_that_have_its_ladder(spark, tmp_path):
+    random = np.random.default_rng(1)
+    common = inspected(np.full(500, 5.0), random.integers(0, 200, 500), [(10, 60)], random, jitter=0)
+    other = inspected(np.full(300, 400.0), random.integers(0, 200, 300), [(300, 600)], random, jitter=0)
+    tables = table(common, [(10, 60)]), table(other, [(300, 600)], task="shop.refund")
+    rows = ladder_advice(stored(spark, tmp_path, *tables), Options(bootstrap_rounds=0)).collect()
+    assert {row.task: (row.episodes, row.current_ms) for row in rows} == {
+        None: (500, [10_000, 60_000]),
+        "shop.pay": (500, [10_000, 60_000]),
+        "shop.refund": (300, [300_000, 600_000]),
+    }
+
+
 def one_what_if(episodes, options):
     return what_if(episodes, {"payments": [(60_000,)]}, options)
 
@@ -304,6 +335,7 @@ def episode(number, **more):
         "ladder_ms": [5000, 30_000, 600_000],
         "max_retries": 3,
         "waited_ms": 35_000,
+        "exact_waits": 0,
     }
     return tuple({**row, **more}.values())
 

@@ -115,8 +115,8 @@ def inspected(lasts, clusters, ladders, random, jitter=0.25, failing=1) -> Seen:
     )
 
 
-def rows(found: Seen, options: Options) -> pd.DataFrame:
-    """Return the rows of one group of `counted_intervals`."""
+def rows(found: Seen, options: Options, kind: np.ndarray | None = None) -> pd.DataFrame:
+    """Return the rows of one group of `counted_intervals`; ``kind``: that of each failure, where there are several."""
     grid, over = options.grid, ~np.isnan(found.high)
     high = np.where(over, np.maximum(grid.cells(np.nan_to_num(found.high)), 1), Intervals.OPEN)
     last = np.where(over, found.high, found.low)
@@ -125,6 +125,7 @@ def rows(found: Seen, options: Options) -> pd.DataFrame:
         "high": high,
         "cluster": found.cluster,
         "ladder": found.ladder,
+        "kind": 0 if kind is None else kind,
         "is_exhausted": ~over,
         "retries": found.failed_attempts - ~over,
         "late_s": last - found.waited,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from celery_rmq_delay.analytics.estimate.shares import shares
 from celery_rmq_delay.analytics.tables.ladder_advice import _advice
 from celery_rmq_delay.analytics.tables.what_if import _rows
 from tests.support.corpus import corpus
-from tests.support.recoveries import exponential, inspected, ms, needed, rows, todays
+from tests.support.recoveries import Seen, exponential, inspected, ms, needed, rows, todays
 
 OPTIONS = Options(bootstrap_rounds=30)
 TEN = (30,) * 10
@@ -102,6 +104,53 @@ def test_several_ladders_show_whether_time_or_attempts_count(world, model):
     lasts = exponential(120).draw(random, 4_000)
     found = drawn(world, ladders, 0.25, 4_000) if world else inspected(lasts, np.arange(4_000) % 700, ladders, random)
     assert advice(found, FIVE)["model"] == model
+
+
+def together(*parts):
+    """Return failures of several histories as one; the ladders of each are its own, and the clusters follow."""
+    first = np.cumsum([0, *(each.cluster.max() + 1 for each in parts)])
+    numbered = [
+        replace(each, cluster=each.cluster + begins, ladder=each.ladder + number)
+        for number, (each, begins) in enumerate(zip(parts, first, strict=False))
+    ]
+    return Seen(*(np.concatenate([getattr(each, field.name) for each in numbered]) for field in fields(Seen)))
+
+
+def of_time(seconds, ladder, count=3_000):
+    """Return failures that end with time, by a ladder without jitter."""
+    random = np.random.default_rng(int(seconds))
+    return inspected(exponential(seconds).draw(random, count), np.arange(count) % 300, [ladder], random, 0.0)
+
+
+@corpus(
+    "before, after",
+    [
+        ((300, (60, 600)), (20, (10,) * 6)),
+        ((15, (5, 5, 10, 10, 30, 60)), (300, (10, 60, 600))),
+    ],
+)
+def test_ladders_that_were_changed_because_failures_changed_do_not_show_that_attempts_count(before, after):
+    found = together(of_time(*before), of_time(*after))
+    decided = _advice(("q", True, ""), rows(found, OPTIONS), todays(after[1], 1), OPTIONS).iloc[0]
+    assert decided["model"] is None
+    assert decided["by_attempts_low"] == 0
+    assert decided["by_attempts_high"] > 0.5
+
+
+def test_tasks_with_ladders_of_their_own_do_not_show_that_attempts_count():
+    one, other = of_time(20, (10,) * 6), of_time(300, (60, 600))
+    both = together(one, other)
+    kinds = np.repeat([0, 1], [len(one.low), len(other.low)])
+    both = replace(both, cluster=both.cluster % 300)
+    decided = _advice(("q", True, ""), rows(both, OPTIONS, kinds), todays((10,) * 6), OPTIONS).iloc[0]
+    assert decided["model"] is None
+    assert decided["by_attempts_high"] == 1
+
+
+def test_todays_ladder_breaks_no_limits_that_only_another_model_sets():
+    row = advice(drawn("each attempt succeeds with 0.1", [FIVE, *OTHERS], 0.25, 4_000), FIVE)
+    assert row["model"] == "attempts"
+    assert "limits:" not in row["reason"]
 
 
 def test_several_ladders_that_show_that_time_counts_allow_fewer_retries():

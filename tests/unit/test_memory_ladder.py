@@ -108,6 +108,21 @@ def test_giving_up_takes_no_tier(app: Celery, rmq_ladder: MakeLadder) -> None:
     recovered(ladder.run(charge.s(1)), after=1)
 
 
+def test_a_task_that_gives_up_runs_once_without_a_worker_and_where_its_queue_is_excluded(app: Celery) -> None:
+    attempts: list[int] = []
+
+    @app.task(shared=False, bind=True, base=RetryableTask, give_up_on=(Declined,), max_retries=2)
+    def charge(self: Any) -> None:
+        attempts.append(self.request.retries)
+        raise Declined
+
+    assert charge.apply().state == "FAILURE"  # without a `Delivery`, as from an excluded queue
+    assert attempts == [0]
+    with pytest.raises(Declined):
+        charge()
+    assert attempts == [0, 0]
+
+
 def test_only_exceptions_in_autoretry_for_are_retried(app: Celery, rmq_ladder: MakeLadder) -> None:
     charge, ladder = charge_of(app, autoretry_for=(OSError,), dont_autoretry_for=(Declined,)), rmq_ladder(app)
     recovered(ladder.run(charge.s(1)), after=1)

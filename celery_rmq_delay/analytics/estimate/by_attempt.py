@@ -17,7 +17,7 @@ import numpy as np
 
 from .intervals import Floats, Intervals, Ints, draws
 from .options import Options
-from .shares import Shares
+from .shares import Shares, shares
 
 #: What counts.
 TIME, ATTEMPTS = "time", "attempts"
@@ -42,6 +42,9 @@ _ERRORS = 2.0
 _CLEAR = 0.02
 
 _HALVINGS = 40
+
+#: The part where nothing can show it.
+_UNKNOWN = (0.0, 0.0, 1.0)
 
 #: What a ladder recovers, (row, ladder, tier), instead of what the curve states.
 View = Callable[[Floats], Floats]
@@ -130,23 +133,40 @@ def by_attempt(data: Intervals, estimate: Shares, options: Options, like: ByAtte
     # A failure without a known retry shows nothing about it.
     data = replace(data, count=np.where(retries > 0, data.count, 0.0))
     names, cluster = np.unique(data.cluster, return_inverse=True)
-    size = int(retries.max()) + 1
     times = np.ones((1, len(names)))
     if len(estimate.likely) > 1:
         times = np.concatenate([times, draws(len(names), len(estimate.likely) - 1, options.seed)])
-    cell = cluster.ravel() * size + retries
+    share = _shares(data, retries, times, cluster.ravel())
+    return ByAttempt(share, _part(data, estimate, share[0], retries, options) if like is None else like.part)
+
+
+def _shares(data: Intervals, retries: Ints, times: Floats, cluster: Ints) -> Floats:
+    """Return the shares (round, number of retries) if each cluster counts as often as ``times`` (round, cluster)."""
+    clusters, size = times.shape[1], int(retries.max()) + 1
+    cell = cluster * size + retries
     ended, every = (
-        times @ np.bincount(cell[rows], data.count[rows], len(names) * size).reshape(len(names), size)
+        times @ np.bincount(cell[rows], data.count[rows], clusters * size).reshape(clusters, size)
         for rows in (data.is_over, np.ones(len(cell), dtype=bool))
     )
     at_risk = np.cumsum(every[:, ::-1], axis=1)[:, ::-1]
     hazard = np.divide(ended, at_risk, out=np.zeros_like(ended), where=at_risk > 0)
-    share = 1 - np.cumprod(1 - hazard, axis=1)
-    return ByAttempt(share, _part(data, estimate, share[0], retries) if like is None else like.part)
+    return np.asarray(1 - np.cumprod(1 - hazard, axis=1))
 
 
-def _part(data: Intervals, estimate: Shares, share: Floats, retries: Ints) -> tuple[float, float, float]:
-    """Return the part of failures for which attempts count, and its 95 % interval, by a mixture of both models."""
+def _part(
+    data: Intervals, estimate: Shares, share: Floats, retries: Ints, options: Options
+) -> tuple[float, float, float]:
+    """Return the part of failures for which attempts count, and its 95 % interval, by a mixture of both models.
+
+    It is that of the failures that can show it, `Intervals.fair`, with models of their own.
+    """
+    is_fair = (data.fair > 0) & (data.count > 0)
+    if not is_fair.all() or (data.fair < data.count).any():
+        data, retries = replace(data.chosen(is_fair), count=data.fair[is_fair]), retries[is_fair]
+        if data.count.sum() < options.min_episodes or not data.is_over.any():
+            return _UNKNOWN
+        estimate = shares(data, replace(options, bootstrap_rounds=0))
+        share = _shares(data, retries, np.ones((1, 1)), np.zeros_like(retries))[0]
     one, other = _probabilities(data, estimate, share, retries)
     gain = other - one
 

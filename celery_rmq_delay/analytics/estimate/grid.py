@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,15 @@ class Grid:
     @property
     def times(self) -> NDArray[np.float64]:
         """Seconds of each cell: 0 for cell 0, then the points."""
+        import numpy as np  # here, as the options of the commands do not need it
+
         steps = np.arange(self.points) / self.per_decade
         return np.concatenate(([0.0], self.first_s * 10.0**steps))
 
     def cells(self, seconds: ArrayLike) -> NDArray[np.int64]:
         """Return the cell of each time: 0 for times of 0 or less, 1 for the first point; never more than the last."""
+        import numpy as np
+
         times = np.asarray(seconds, dtype=np.float64)
         steps = np.log10(np.maximum(times, self.first_s) / self.first_s) * self.per_decade
         cells = np.minimum(np.floor(steps + 0.5), self.points - 1) + 1

@@ -20,7 +20,8 @@ class Intervals:
 
     A failure still lasted at ``low`` and had ended at ``high``; ``low < high``. Rows may repeat; ``count``: failures.
     ``began``: the time slot in which they began, `Options.cluster_s` long; by default, it is the cluster. ``retries``:
-    how many retries of each failure have ended; by default, it is not known (0).
+    how many retries of each failure have ended; by default, it is not known (0). ``fair``: how many of the failures can
+    show whether time or the number of attempts decides; by default all.
     """
 
     low: Ints
@@ -29,6 +30,7 @@ class Intervals:
     count: Floats
     began: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     retries: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    fair: Floats = field(default_factory=lambda: np.empty(0))
 
     #: The cell of failures whose end was not observed: beyond every grid.
     OPEN = 2**31 - 1
@@ -38,6 +40,8 @@ class Intervals:
             object.__setattr__(self, "began", self.cluster)
         if len(self.retries) != len(self.cluster):
             object.__setattr__(self, "retries", np.zeros(len(self.cluster), dtype=np.int64))
+        if len(self.fair) != len(self.cluster):
+            object.__setattr__(self, "fair", self.count)
 
     @property
     def is_over(self) -> Flags:

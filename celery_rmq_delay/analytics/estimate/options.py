@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ...durations import MAX_TTL_MS, parse_ms
 from ...exceptions import SettingsError
-
-if TYPE_CHECKING:
-    from .grid import Grid
+from .grid import Grid
 
 #: Round delays: the tiers of the ladders that are tried.
 HUMAN_DELAYS = (
@@ -89,8 +86,6 @@ class Options:
     @property
     def grid(self) -> Grid:
         """The times at which shares are estimated."""
-        from .grid import Grid  # with NumPy, which the options of the commands do not need
-
         return Grid(self.grid_first_s, self.grid_last_s, self.points_per_decade)
 
 

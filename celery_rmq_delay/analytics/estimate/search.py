@@ -133,7 +133,9 @@ class Search:
     @property
     def is_within(self) -> bool:
         """Whether today's ladder meets the limits: it breaks only those that the user has set."""
-        return bool(self.limits.kept_by(self.figures(np.array([self.today])))[0, 0])
+        pairs = zip(self.every_limits, self.attempts.views, strict=True)
+        todays = np.array([self.today])
+        return all(bool(limits.kept_by(self.figures(todays, view))[0, 0]) for limits, view in pairs)
 
     def figures(self, ladders: Ints, view: View | None = None, *, is_prudent: bool = False) -> Figures:
         """Return the figures (row, ladder) of ladders of one length: (ladder, tier); by the likely view."""

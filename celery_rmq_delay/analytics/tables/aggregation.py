@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...events.schema import EXHAUSTED, RECOVERED
 from ..estimate.clocks import widened
-from ..estimate.intervals import Intervals
+from ..estimate.intervals import Floats, Intervals
 from ..estimate.lateness import LateRetries
 from ..estimate.observed import Observed
 from ..estimate.options import Options
@@ -19,6 +19,9 @@ from ..estimate.outages import by_outage
 from .along import NOT_RUN
 
 INTERVAL = ("low", "high", "cluster")
+
+#: The ladder of failures with a retry after an exact delay, which no ladder determines.
+EXACT = -1
 
 _PER_CORE = 4
 
@@ -28,12 +31,13 @@ def ladder_id(of: str = "") -> Column:
     return F.xxhash64(f"{of}ladder_ms", f"{of}max_retries").alias("ladder")
 
 
-def counted_intervals(episodes: DataFrame, keys: list[str], options: Options) -> DataFrame:
+def counted_intervals(episodes: DataFrame, keys: list[str], options: Options, kind: Sequence[str] = ()) -> DataFrame:
     """Return the intervals of `EPISODES`: keys, low, high (cells; `Intervals.OPEN`), cluster, ladder, is_exhausted.
 
     And for each of these, ``count``: failures, the sum of their ``retries``, and ``late_s``: the mean seconds by which
-    the last attempt ended after its planned delays, null if these are not known. ``cluster`` is the time slot in which
-    the failures began, ``ladder`` is `ladder_id`.
+    the last attempt started after its planned delays, null if these are not known. ``cluster`` is the time slot in
+    which the failures began, ``ladder`` is `ladder_id`, or `EXACT`. ``kind``: the columns by which failures have causes
+    of their own; their hash is the column ``kind``, for `comparable`. Without them there is no such column.
 
     Failure episodes without a retry that ended are left out: they carry no information about how long failures last. So
     are replays of tasks (`first_runs`). A failure that ended beyond the grid counts as not observed to end.
@@ -51,6 +55,7 @@ def counted_intervals(episodes: DataFrame, keys: list[str], options: Options) ->
     is_open = high.isNull() | (step(high) >= points)
     high_cell = F.when(is_open, F.lit(Intervals.OPEN)).otherwise(step(high) + 1)
     cluster = F.floor(F.unix_timestamp("first_failed_at") / F.lit(options.cluster_s))
+    of_kind = [F.xxhash64(*kind).alias("kind")] if kind else []
     return (
         first_runs(episodes)
         .where((low > 0) | high.isNotNull())
@@ -60,12 +65,13 @@ def counted_intervals(episodes: DataFrame, keys: list[str], options: Options) ->
             F.least(low_cell, high_cell - 1).cast("long").alias("low"),
             high_cell.cast("long").alias("high"),
             F.coalesce(cluster, F.lit(0)).cast("long").alias("cluster"),
-            ladder_id(),
+            F.when(F.col("exact_waits") > 0, F.lit(EXACT)).otherwise(ladder_id()).alias("ladder"),
+            *of_kind,
             ((F.col("outcome") == EXHAUSTED) & has_run()).alias("is_exhausted"),
             (F.col("failed_attempts") - F.when(high.isNull(), 1).otherwise(0)).alias("retries"),
             (F.coalesce(high, low) - F.col("waited_ms") / 1000).alias("late_s"),
         )
-        .groupBy(*keys, *INTERVAL, "ladder", "is_exhausted")
+        .groupBy(*keys, *INTERVAL, "ladder", *(["kind"] if kind else []), "is_exhausted")
         .agg(
             F.count("*").alias("count"), F.sum("retries").alias("retries"), F.round(F.avg("late_s"), 3).alias("late_s")
         )
@@ -114,7 +120,29 @@ def intervals_of(rows: pd.DataFrame, options: Options) -> Intervals:
         low, high = widened(low, high, rows["late_s"].to_numpy(dtype="float64"), count, options.grid)
     known = rows["retries"].to_numpy(dtype="float64") if "retries" in rows else np.zeros(len(rows))
     retries = np.round(known / count).astype(np.int64)
-    return by_outage(Intervals(low, high, cluster, count, cluster, retries), options)
+    fair = comparable(rows, options) if "kind" in rows else count
+    return by_outage(Intervals(low, high, cluster, count, cluster, retries, fair), options)
+
+
+def comparable(rows: pd.DataFrame, options: Options) -> Floats:
+    """Return how many failures of each row to count where ladders, or jitter, are to show what decides a recovery.
+
+    Ladders change because failures have changed, and tasks have ladders of their own because their failures differ. So
+    ladders are compared only within a kind of failures and a time slot that has several of them, each counted as often
+    as the second most frequent one there. Without enough of these, only the failures with the most frequent ladder
+    count: jitter is independent of the failures.
+    """
+    place = [rows["kind"], rows["cluster"]]
+    of_ladder = rows["count"].groupby([*place, rows["ladder"]]).transform("sum")
+    each = rows.assign(of_ladder=of_ladder)
+    sizes = each.drop_duplicates(["kind", "cluster", "ladder"]).groupby(["kind", "cluster"])["of_ladder"]
+    second = sizes.nlargest(2).groupby(level=[0, 1]).agg(lambda two: two.iloc[1] if len(two) > 1 else 0.0)
+    least = second.reindex(pd.MultiIndex.from_arrays(place)).to_numpy(dtype="float64")
+    found = rows["count"].to_numpy(dtype="float64") * np.minimum(1.0, least / of_ladder.to_numpy(dtype="float64"))
+    if found.sum() >= options.min_episodes:
+        return np.asarray(found)
+    most = rows["count"].groupby(rows["ladder"]).sum().idxmax() if len(rows) else None
+    return np.asarray(np.where(rows["ladder"] == most, rows["count"], 0.0), dtype=np.float64)
 
 
 def late_retries_of(rows: pd.DataFrame) -> LateRetries:

@@ -128,12 +128,14 @@ class _Along:
         self._run = np.cumsum(is_start) - 1
         self._start = starts[self._run]
         self._ended = numbers(self.taken("ended_at"))
+        self._runtime = numbers(self.taken("runtime_ms"))
         self._origin, self._has_origin = self._origins(starts)
         is_end = np.isin(outcome, [_RANKED.index(each) for each in ENDS])
         #: Whether the failure episode was over before the attempt.
         self._is_over = self._sum_before(is_end) > 0
         is_timed = ~self._is_over & ~self.is_discard & self._has_origin
-        elapsed = np.maximum((self._ended - self._origin) / 1e6, 0.0)
+        # What an attempt finds when it starts decides its outcome, however long it runs.
+        elapsed = np.maximum((self._ended - 1000 * self._runtime - self._origin) / 1e6, 0.0)
         self._seconds: Floats = np.where(is_timed, elapsed, np.nan)
         self._counts = self._is_failed & ~self._is_over
         self._failed_attempts = self._sum_so_far(self._counts)
@@ -185,7 +187,6 @@ class _Along:
 
     def _episode(self, delay: pa.ChunkedArray) -> pa.Array:
         """Return the failure episodes up to each attempt."""
-        runtime = numbers(self.taken("runtime_ms"))
         exception, reason = self.taken("exception_type"), self.taken("reason")
         starts = np.unique(self._start)
         first = _first_of_each(self._counts & valid(exception), starts)[self._run]
@@ -194,13 +195,15 @@ class _Along:
         is_waited = valid(delay) & ~self._is_cut
         waits = self._sum_before(is_waited)
         knows_waits = (waits == self._attempt) & (waits > 0) & ~self.is_discard
+        is_exact = is_waited & ~valid(self._events["tier"].take(self._wait))
         fields: dict[str, Any] = {
             "first_failed_at": pa.array(self._origin, pa.timestamp("us", "UTC"), mask=~self._has_origin),
             "exception_type": exception.take(pa.array(first, mask=(first < 0) | (first > self._index))),
             "failed_attempts": pa.array(self._failed_attempts.astype(np.int32)),
-            "wasted_ms": pa.array(self._sum_so_far(np.where(self._counts, runtime, 0))),
+            "wasted_ms": pa.array(self._sum_so_far(np.where(self._counts, self._runtime, 0))),
             "low_seconds": pa.array(self._longest(np.where(has_run, self._seconds, 0.0))),
             "waited_ms": pa.array(self._sum_before(numbers(delay)), mask=~knows_waits),
+            "exact_waits": pa.array(self._sum_before(is_exact).astype(np.int32)),
         }
         arrays = [each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in fields.values()]
         return pa.StructArray.from_arrays(arrays, names=list(fields), mask=pa.array(~self.is_of_episode))

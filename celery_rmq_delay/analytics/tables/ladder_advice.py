@@ -15,19 +15,24 @@ from ..estimate.ladders import Summary
 from ..estimate.options import Options
 from ..figures import BACKTEST_FIGURES, FIGURES
 from ..schema import LADDER_ADVICE
-from .aggregation import counted_intervals, intervals_of, late_retries_of, observed_of, revived, spread
+from .aggregation import EXACT, counted_intervals, intervals_of, late_retries_of, observed_of, revived, spread
 from .today import today_of, todays_ladders
 
 #: ``is_whole``: all tasks of the queue. A null task cannot mark it: null keys of the two sides would not match.
 _KEYS = ["queue", "is_whole", "task"]
 
 
+#: With more than this part of the failures retried after exact delays, a ladder does not determine the retries.
+_MOSTLY = 0.5
+_OF_EXACT = "not enough data: most failures were retried after exact delays (a countdown or an eta), not after tiers"
+
+
 def ladder_advice(episodes: DataFrame, options: Options) -> DataFrame:
     """Return `LADDER_ADVICE` of `EPISODES`: one row for each queue, and one for each task of it that has enough data.
 
-    The only task of a queue has no row of its own. ``current_*`` are counts of the failures with today's ladder, if
-    there are enough of them. ``advised_*`` is null if nothing is advised; ``reason`` states why. `search` describes the
-    criteria.
+    The row of a queue is about the tasks that have its ladder. The only task of a queue has no row of its own.
+    ``current_*`` are counts of the failures with today's ladder, if there are enough of them. ``advised_*`` is null if
+    nothing is advised; ``reason`` states why. `search` describes the criteria.
     """
 
     def of_group(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame) -> pd.DataFrame:
@@ -37,13 +42,25 @@ def ladder_advice(episodes: DataFrame, options: Options) -> DataFrame:
         F.struct(F.lit(is_whole).alias("is_whole"), name.alias("task"))
         for is_whole, name in ((True, F.lit("")), (False, F.col("task")))
     ]
-    exploded = episodes.withColumn("of", F.explode(F.array(*both)))
+    exploded = episodes.withColumn("of_task", F.col("task")).withColumn("of", F.explode(F.array(*both)))
     each = exploded.withColumns({name: F.col("of")[name] for name in ("is_whole", "task")})
-    rows = counted_intervals(each, _KEYS, options)
-    today = todays_ladders(each, _KEYS).join(revived(each, _KEYS), _KEYS, "left").fillna(0, ["revived"])
+    ladders_of = todays_ladders(each, _KEYS)
+    each = each.join(F.broadcast(_with_own_ladder(ladders_of)), ["queue", "is_whole", "of_task"], "left_anti")
+    rows = counted_intervals(each, _KEYS, options, ("of_task", "exception_type"))
+    today = ladders_of.join(revived(each, _KEYS), _KEYS, "left").fillna(0, ["revived"])
     rows = rows.join(F.broadcast(_several(rows)), "queue", "left").where(F.col("is_whole") | F.col("is_several"))
     counted, ladders = (spread(frame, *_KEYS).groupBy(*_KEYS) for frame in (rows, today))
     return counted.cogroup(ladders).applyInPandas(of_group, LADDER_ADVICE)
+
+
+def _with_own_ladder(today: DataFrame) -> DataFrame:
+    """Return the tasks (``queue``, ``is_whole``, ``of_task``) whose ladder of today is not that of their queue."""
+    whole = today.where("is_whole").select("queue", F.col("ladder").alias("of_queue"))
+    tasks = today.where(~F.col("is_whole")).select(
+        "queue", F.col("task").alias("of_task"), F.col("ladder").alias("own")
+    )
+    differing = tasks.join(whole, "queue").where(F.col("own") != F.col("of_queue"))
+    return differing.select("queue", F.lit(True).alias("is_whole"), "of_task")
 
 
 def _several(rows: DataFrame) -> DataFrame:
@@ -60,15 +77,18 @@ def _advice(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame, optio
         return pd.DataFrame(columns=columns)
     current = today_of(today)
     observed = None if today.empty else observed_of(rows, intervals, today["ladder"].iloc[0], options)
-    decision = decide(
-        intervals,
-        current,
-        options,
-        retries=late_retries_of(rows),
-        counted=observed.summary(options) if observed else None,
-        is_only_ladder=rows["ladder"].nunique() == 1,
-        revived=int(today["revived"].sum()) if "revived" in today else 0,
-    )
+    if intervals.count[rows["ladder"].to_numpy() == EXACT].sum() > _MOSTLY * intervals.episodes:
+        decision = Decision(False, _OF_EXACT)
+    else:
+        decision = decide(
+            intervals,
+            current,
+            options,
+            retries=late_retries_of(rows),
+            counted=observed.summary(options) if observed else None,
+            is_only_ladder=rows["ladder"].nunique() == 1,
+            revived=int(today["revived"].sum()) if "revived" in today else 0,
+        )
     row: dict[str, object] = {
         "queue": queue,
         "task": None if is_whole else task,

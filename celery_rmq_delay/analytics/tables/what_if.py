@@ -40,7 +40,7 @@ def what_if(episodes: DataFrame, ladders: Mapping[str, Sequence[Ladder]], option
         return _rows(key[0], rows, wanted[key[0]], options)
 
     chosen = episodes.where(F.col("queue").isin(list(wanted)))
-    counted = spread(counted_intervals(chosen, ["queue"], options), "queue")
+    counted = spread(counted_intervals(chosen, ["queue"], options, ("task", "exception_type")), "queue")
     return counted.groupBy("queue").applyInPandas(of_queue, WHAT_IF)
 
 

@@ -86,6 +86,7 @@ def _attempts_of(task_id: str, generation: int, events: list[Row], cut: set[int]
     before: tuple[int, Row, Row | None] | None = None
     is_over, longest, low, failed, wasted, exception = False, None, 0.0, 0, 0, None
     waits: list[int] = []
+    exact = 0
     for number, is_discard, event, parked in steps:
         outcome = _outcome(event)
         is_failed = outcome in FAILED
@@ -93,7 +94,8 @@ def _attempts_of(task_id: str, generation: int, events: list[Row], cut: set[int]
         seconds = None
         previous_seconds = longest if previous and not is_over else None
         if not is_over and not is_discard and origin is not None:
-            longest = max(longest or 0.0, (event["occurred_at"] - origin) / timedelta(microseconds=1) / 1e6)
+            started = event["occurred_at"] - timedelta(milliseconds=event["runtime_ms"] or 0)
+            longest = max(longest or 0.0, (started - origin) / timedelta(microseconds=1) / 1e6)
             seconds = longest
         if is_failed and not is_over:
             failed += 1
@@ -108,6 +110,7 @@ def _attempts_of(task_id: str, generation: int, events: list[Row], cut: set[int]
             "wasted_ms": wasted,
             "low_seconds": low,
             "waited_ms": sum(waits) if 0 < number == len(waits) and not is_discard else None,
+            "exact_waits": exact,
         }
         is_replay = generation > 0 and outcome == "recovered"
         has_episode = not is_over and (number > 0 or failed > 0 or is_replay)
@@ -136,6 +139,7 @@ def _attempts_of(task_id: str, generation: int, events: list[Row], cut: set[int]
             before = (number, event, parked)
             is_waited = parked is not None and parked["delay_ms"] is not None and number not in cut
             waits += [parked["delay_ms"]] if parked and is_waited else []
+            exact += bool(parked and is_waited and parked["tier"] is None)
         is_over = is_over or outcome in ENDS
     return rows
 
@@ -200,6 +204,7 @@ def episodes(found: Sequence[Row]) -> list[Row]:
                 "ladder_ms": last["ladder_ms"],
                 "max_retries": last["max_retries"],
                 "waited_ms": last["episode"]["waited_ms"],
+                "exact_waits": last["episode"]["exact_waits"],
                 "day": last["day"],
             }
         )

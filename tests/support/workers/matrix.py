@@ -164,6 +164,14 @@ class AwayBackend(DisabledBackend):
             raise ConnectionError(f"The result backend is away: {state} of {task_id}")
 
 
+class AwayAtStart(DisabledBackend):
+    """A result backend that is away at the start of a task."""
+
+    def store_result(self, task_id: Any, result: Any, state: Any, *_: Any, **__: Any) -> None:
+        if state == "STARTED":
+            raise ConnectionError(f"The result backend is away: {state} of {task_id}")
+
+
 def leave(task: Any, _run: int) -> str:
     if task.request.retries == 0:
         sys.exit(3)
@@ -193,6 +201,7 @@ class Sealed(BaseException):
 #: The name of an errback that takes no argument.
 ERRBACK = "matrix: an errback without arguments"
 AWAY = AwayBackend(celery.Celery("away", set_as_current=False))
+AWAY_AT_START = AwayAtStart(celery.Celery("away at start", set_as_current=False))
 
 OUTCOMES = {
     "succeeds": Outcome(lambda _task, _run: "done", always(End.SUCCEEDED), {}),
@@ -238,6 +247,12 @@ OUTCOMES = {
     ),
     "succeeds without a backend": Outcome(
         lambda _task, _run: "done", always(End.FAILED), {"backend": AWAY, "ignore_result": False}, stores=False
+    ),
+    "starts without a backend": Outcome(
+        lambda _task, _run: "done",
+        always(End.SUCCEEDED),
+        {"backend": AWAY_AT_START, "ignore_result": False, "track_started": True},
+        stores=False,
     ),
     "fails without a backend": Outcome(
         fail, always(End.RETRIED), {"backend": AWAY, "ignore_result": False}, stores=False

@@ -15,6 +15,7 @@ from ..... import headers as h
 from .....events.schema import REQUEUED
 from .....exceptions import RmqDelayError
 from .....operations.approval import objection, report_failed
+from .....signals import before_requeue
 from ...messages import StoredMessage, for_requeue, headers_of
 from ...models import OperationItem, Payload, TaskRecord, TaskState
 from .. import clock
@@ -93,7 +94,12 @@ class Requeue:
         committed(lambda: self._settle(items, won, ready, sent))
 
     def _publish(self, messages: Mapping[int, tuple[amqp.Message, str]]) -> dict[int, Sent]:
-        kept = {key: Sent(Fate.REFUSED, reason) for key, each in messages.items() if (reason := objection(*each))}
+        kept = dict[int, Sent]()
+        for key, asked in messages.items():
+            if reason := objection(*asked):
+                kept[key] = Sent(Fate.REFUSED, reason)
+            if before_requeue.receivers:  # which may take long: another process takes over without a heartbeat
+                committed(self._lease.check)
         allowed = [(key, *each) for key, each in messages.items() if key not in kept]
         sent = self._publisher.publish(allowed) if allowed else {}
         for key, each in sent.items():
