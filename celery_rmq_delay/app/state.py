@@ -167,6 +167,15 @@ class AppState:
             return settings.queue_type
         return "quorum" if ((queue and queue.queue_arguments) or {}).get("x-queue-type") == "quorum" else "classic"
 
+    def keeps_refused(self, queue: str) -> bool:
+        """Return whether the broker dead-letters a message that it refuses because this queue is full.
+
+        With the overflow ``reject-publish-dlx`` the message is in the exhausted queue then: published again, or left
+        where it was, it would be there twice.
+        """
+        known = self.app.amqp.queues.get(queue)
+        return bool(known and (known.queue_arguments or {}).get("x-overflow") == "reject-publish-dlx")
+
     def has_single_consumer(self, queue: str) -> bool:
         """Return whether the app declares a queue with a single active consumer."""
         known = self.app.amqp.queues.get(queue)
@@ -279,6 +288,7 @@ class AppState:
             ladder=settings.ladder,
             tasks=own,
             reason_routing=reason_routing,
+            keeps_refused=self.keeps_refused(queue),
         )
 
     def origin_queues(self) -> list[str]:

@@ -359,7 +359,15 @@ def exhausted_requeue(
     Exit code 1 when a message could not be sent (it stays exhausted) or a named task was not found.
     """
     with connected(ctx.obj.app) as (delay, connection):
-        result = dead.requeue(connection, delay.settings, selection, to=to, limit=limit, scan_limit=scan_limit)
+        result = dead.requeue(
+            connection,
+            delay.settings,
+            selection,
+            to=to,
+            limit=limit,
+            scan_limit=scan_limit,
+            keeps_refused=delay.keeps_refused,
+        )
     show(result.to_json(), text.acted_text(result, "requeued"), as_json=as_json)
     ctx.exit(1 if result.failed or result.not_found else 0)
 

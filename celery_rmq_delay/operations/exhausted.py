@@ -211,12 +211,14 @@ def requeue(
     to: str | None = None,
     limit: int | None = None,
     scan_limit: int = SCAN_LIMIT,
+    keeps_refused: Callable[[str], bool] = lambda _queue: False,
 ) -> Outcome:
     """Send the selected messages back to their origin queues as first published: same bytes, no retries counted.
 
     Each is published with confirm and as mandatory before it leaves the exhausted queue; a message that the broker does
     not accept, whose ``expires`` is past, or that a receiver of `before_requeue` keeps, is reported and stays. ``to``
-    names the queue for all of them, for messages with an unknown origin queue.
+    names the queue for all of them, for messages with an unknown origin queue. ``keeps_refused``: see
+    `AppState.keeps_refused`.
     """
     selection.require()
 
@@ -230,7 +232,7 @@ def requeue(
         if reason := objection(copy, target):
             return reason
         try:
-            scan.move(message, copy, "", target)
+            scan.move(message, copy, "", target, keeps_refused=keeps_refused(target))
         except PublishError as error:
             if not isinstance(error, OutcomeUnknownError):
                 report_failed(copy, target)

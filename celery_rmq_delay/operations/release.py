@@ -45,7 +45,8 @@ class Place:
         queue, exchange, key = self.plan.queue, self.plan.names.returns, return_key(self.plan.queue, self.tier_index)
         if not scan.bind(queue, exchange, key):  # else it would be exhausted
             raise UnroutableError(f"No queue takes messages for {queue!r}: run `{command('apply')}`.")
-        scan.move(message, counted_copy(self.plan, message, {}), exchange, key)
+        copy = counted_copy(self.plan, message, {})
+        scan.move(message, copy, exchange, key, keeps_refused=self.plan.keeps_refused)
 
 
 def places(connection: Connection, plan: LadderPlan) -> list[Place]:

@@ -21,7 +21,7 @@ from ..amqp.confirms import CONFIRM_TIMEOUT
 from ..amqp.copies import copy_of, nack_log_error, parked_copy
 from ..amqp.route import Route
 from ..events.failures import message_of, type_name
-from ..exceptions import PublishError, RefusedError, UnroutableError, UnsendableError
+from ..exceptions import NackedError, PublishError, RefusedError, UnroutableError, UnsendableError
 from ..names import quarantine
 from ..redaction import shortened
 from ..retry.delivery import Delivery, RetryPath
@@ -48,6 +48,7 @@ ACKS_SHORTEST, ACKS_LONGEST = 1.0, 5.0
 #: Minimum seconds without a delivery after which a quorum queue has delivered all messages that the acks allow.
 QUIET = 0.2
 _LOST = "The connection of a message for %s was lost: it is delivered again"
+_KEPT = "The queue %s is full, and has sent a message that it refused to %s"
 #: Seconds until the next attempt to move a message, where the broker did not close the channel.
 HOLD_AGAIN = 1.0
 
@@ -360,7 +361,10 @@ class Settling:
             if _is_lost(message):
                 logger.warning(_LOST, where)
                 return
-            if error is None:
+            is_kept = isinstance(error, NackedError) and not route.exchange and self.delay.keeps_refused(where)
+            if error is None or is_kept:
+                if is_kept:
+                    logger.error(_KEPT, where, self.delay.settings.exhausted_queue, extra={"queue": where})
                 self._logged.pop(where, None)
                 before_ack()
                 message.ack_log_error(logger, self.consumer.connection_errors)

@@ -273,6 +273,10 @@ def overflow_findings(
     if not limits or not overflow.startswith("reject-publish"):
         return
     found = f"It has {' and '.join(limits)} with {overflow}: retries and exact delays that are due while it is full"
+    if overflow == "reject-publish-dlx":
+        hint = "Use reject-publish, in a quorum queue, or remove the limit and limit its publishers."
+        yield Finding("overflow", "error", plan.queue, f"{found} are exhausted.", hint)
+        return
     if plan.queue_type == "classic":
         hint = "Make it a quorum queue, whose delay queues keep them, or remove the limit and limit its publishers."
         yield Finding("overflow", "error", plan.queue, f"{found} are lost.", hint)

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from .....amqp.confirms import ChannelEndedError, ConfirmingPublisher
 from .....amqp.route import Route
 from .....exceptions import BrokerDownError, NackedError, PublishError, UnroutableError
+from ...broker import delay
 from ...conf import conf
 from .link import BROKER_ERRORS, Link
 
@@ -112,6 +113,9 @@ def _note(found: dict[int, Sent], key: int, queue: str) -> Callable[[PublishErro
             found[key] = Sent(Fate.CONFIRMED)
         elif isinstance(error, UnroutableError):
             found[key] = Sent(Fate.REFUSED, _("there is no queue %(queue)s") % {"queue": queue})
+        elif isinstance(error, NackedError) and delay().keeps_refused(queue):
+            text = _("queue %(queue)s is full, and sends what it refuses to the exhausted queue")
+            found[key] = Sent(Fate.UNKNOWN, text % {"queue": queue})
         elif isinstance(error, NackedError):
             found[key] = Sent(Fate.REFUSED, _("queue %(queue)s refused it: it is full") % {"queue": queue})
         else:
