@@ -55,11 +55,13 @@ def metadata_to_disk(node: PrivateBroker) -> None:
     """Let a node write its queues to disk now; without Mnesia it has done so when it declared them.
 
     Mnesia writes the commit of a transaction to disk up to two seconds later, in another process: a node that is
-    killed in between rolls the transaction back at its start.
+    killed in between rolls the transaction back at its start. And Ra writes its list of quorum queues when it has not
+    been used for half a second: a quorum queue that is not in it after a kill never has a leader again.
     """
     node.evaluate(
         "case whereis(mnesia_recover) of undefined -> ok; "
-        "_ -> sys:get_state(mnesia_recover), ok = mnesia:sync_log() end"
+        "_ -> sys:get_state(mnesia_recover), ok = mnesia:sync_log() end, "
+        "lists:foreach(fun dets:sync/1, dets:all())"
     )
 
 
