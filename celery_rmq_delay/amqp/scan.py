@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from amqp.exceptions import AccessRefused, ChannelError, NotFound
 
 from ..commands import command
-from ..exceptions import NackedError, PublishError, TopologyError
+from ..exceptions import PublishError, TopologyError
 from .apply import ready_counts
 from .capabilities import Capabilities, capabilities
 from .confirms import end_with_channel, publish_confirmed
@@ -131,13 +131,10 @@ class Scan:
             self._hold(raw)
         return raw
 
-    def move(
-        self, message: Message, copy: amqp.Message, exchange: str, routing_key: str, *, keeps_refused: bool = False
-    ) -> None:
+    def move(self, message: Message, copy: amqp.Message, exchange: str, routing_key: str) -> None:
         """Publish ``copy`` with confirm, then ack ``message``.
 
-        ``keeps_refused``: the broker keeps a copy that it refuses, see `AppState.keeps_refused`; ``message`` is acked
-        then, too. Raises `PublishError` when the broker has not confirmed the copy; the message then stays. Raises
+        Raises `PublishError` when the broker has not confirmed the copy; the message then stays. Raises
         `ChannelEndedError` or `amqp.ConsumerCancelled` where the broker has taken the messages back, as after its
         ``consumer_timeout``; so does `remove`.
         """
@@ -148,9 +145,7 @@ class Scan:
             publish_confirmed(self._publisher, copy, exchange, routing_key)
         except ChannelError as error:
             raise PublishError(f"The broker refused a message for {exchange or routing_key!r}: {error}.") from error
-        except PublishError as error:
-            if keeps_refused and isinstance(error, NackedError):
-                self._ack(message)
+        except PublishError:
             self._close_publisher()  # a late confirm must not count for another message
             raise
         self._ack(message)

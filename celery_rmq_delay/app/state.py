@@ -167,11 +167,11 @@ class AppState:
             return settings.queue_type
         return "quorum" if ((queue and queue.queue_arguments) or {}).get("x-queue-type") == "quorum" else "classic"
 
-    def keeps_refused(self, queue: str) -> bool:
-        """Return whether the broker dead-letters a message that it refuses because this queue is full.
+    def dead_letters_refused(self, queue: str) -> bool:
+        """Return whether the broker dead-letters what it refuses because this queue is full: each try adds a copy.
 
-        With the overflow ``reject-publish-dlx`` the message is in the exhausted queue then: published again, or left
-        where it was, it would be there twice.
+        A refusal alone does not show that it did: a node that is lost refuses, too, and keeps nothing. So the original
+        stays, and is not tried again soon.
         """
         known = self.app.amqp.queues.get(queue)
         return bool(known and (known.queue_arguments or {}).get("x-overflow") == "reject-publish-dlx")
@@ -288,7 +288,6 @@ class AppState:
             ladder=settings.ladder,
             tasks=own,
             reason_routing=reason_routing,
-            keeps_refused=self.keeps_refused(queue),
         )
 
     def origin_queues(self) -> list[str]:

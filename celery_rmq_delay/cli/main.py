@@ -366,7 +366,7 @@ def exhausted_requeue(
             to=to,
             limit=limit,
             scan_limit=scan_limit,
-            keeps_refused=delay.keeps_refused,
+            dead_letters_refused=delay.dead_letters_refused,
         )
     show(result.to_json(), text.acted_text(result, "requeued"), as_json=as_json)
     ctx.exit(1 if result.failed or result.not_found else 0)

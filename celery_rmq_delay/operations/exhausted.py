@@ -14,7 +14,7 @@ from .. import headers as h
 from ..amqp.confirms import ChannelEndedError
 from ..amqp.copies import copy_of
 from ..amqp.scan import SCAN_LIMIT, Scan, scanning
-from ..exceptions import OutcomeUnknownError, PublishError, SelectionError
+from ..exceptions import NackedError, OutcomeUnknownError, PublishError, SelectionError
 from ..names import tier_of
 from .approval import objection, report_failed
 from .preview import Preview, preview_of
@@ -211,16 +211,17 @@ def requeue(
     to: str | None = None,
     limit: int | None = None,
     scan_limit: int = SCAN_LIMIT,
-    keeps_refused: Callable[[str], bool] = lambda _queue: False,
+    dead_letters_refused: Callable[[str], bool] = lambda _queue: False,
 ) -> Outcome:
     """Send the selected messages back to their origin queues as first published: same bytes, no retries counted.
 
     Each is published with confirm and as mandatory before it leaves the exhausted queue; a message that the broker does
     not accept, whose ``expires`` is past, or that a receiver of `before_requeue` keeps, is reported and stays. ``to``
-    names the queue for all of them, for messages with an unknown origin queue. ``keeps_refused``: see
-    `AppState.keeps_refused`.
+    names the queue for all of them, for messages with an unknown origin queue. After the first
+    refusal of a queue for which ``dead_letters_refused``, no other message is tried there: see `AppState`.
     """
     selection.require()
+    full = set[str]()
 
     def send(scan: Scan, message: Message, found: ExhaustedMessage) -> str | None:
         target = to or found.queue
@@ -229,11 +230,15 @@ def requeue(
         if h.has_expired(message.headers):
             return "Its expires is past: a worker would revoke it. Call the task again, or discard it."
         copy = copy_of(message, h.replayed(message.headers))
+        if target in full:
+            return f"The queue {target!r} is full, and sends what it refuses to the exhausted queue."
         if reason := objection(copy, target):
             return reason
         try:
-            scan.move(message, copy, "", target, keeps_refused=keeps_refused(target))
+            scan.move(message, copy, "", target)
         except PublishError as error:
+            if isinstance(error, NackedError) and dead_letters_refused(target):
+                full.add(target)
             if not isinstance(error, OutcomeUnknownError):
                 report_failed(copy, target)
             return str(error)

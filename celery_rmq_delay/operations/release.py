@@ -45,8 +45,7 @@ class Place:
         queue, exchange, key = self.plan.queue, self.plan.names.returns, return_key(self.plan.queue, self.tier_index)
         if not scan.bind(queue, exchange, key):  # else it would be exhausted
             raise UnroutableError(f"No queue takes messages for {queue!r}: run `{command('apply')}`.")
-        copy = counted_copy(self.plan, message, {})
-        scan.move(message, copy, exchange, key, keeps_refused=self.plan.keeps_refused)
+        scan.move(message, counted_copy(self.plan, message, {}), exchange, key)
 
 
 def places(connection: Connection, plan: LadderPlan) -> list[Place]:

@@ -31,7 +31,6 @@ class LadderPlan:
 
     ``tasks`` maps every retryable task of the app to its own ladder on this queue, or to None. All ladders have delay
     queues of ``queue_type``. ``reason_routing``: the broker reports why a message was dead-lettered (RabbitMQ >= 3.13).
-    ``keeps_refused``: it dead-letters what it refuses because the queue is full.
     """
 
     names: Names
@@ -41,7 +40,6 @@ class LadderPlan:
     ladder: Ladder
     tasks: Mapping[str, Ladder | None] = field(default_factory=dict)
     reason_routing: bool = True
-    keeps_refused: bool = False
 
     def __post_init__(self) -> None:
         tasks = {task: ladder and replace(ladder, queue_type=self.queue_type) for task, ladder in self.tasks.items()}

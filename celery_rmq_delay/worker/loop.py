@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import NotFound
@@ -71,7 +72,9 @@ class Releaser:
         else:
             copy = copy_of(message, h.without_dead_letters(message.headers))
             # If that queue is missing, the message is rejected and goes around again.
-            self._worker.publish(message, copy, Route("", queue), may_reject=lambda: True)
+            # Each round would add a message to the exhausted queue where that queue dead-letters what it refuses.
+            again = partial(self.on_message, message) if self._worker.delay.dead_letters_refused(queue) else None
+            self._worker.publish(message, copy, Route("", queue), may_reject=lambda: True, again=again)
 
     def _give_up(self, message: Message, found: str) -> None:
         error = RmqDelayError(f"A message in {self._loop.wait} has no valid due time and queue: {found}.")

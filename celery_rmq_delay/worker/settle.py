@@ -48,7 +48,6 @@ ACKS_SHORTEST, ACKS_LONGEST = 1.0, 5.0
 #: Minimum seconds without a delivery after which a quorum queue has delivered all messages that the acks allow.
 QUIET = 0.2
 _LOST = "The connection of a message for %s was lost: it is delivered again"
-_KEPT = "The queue %s is full, and has sent a message that it refused to %s"
 #: Seconds until the next attempt to move a message, where the broker did not close the channel.
 HOLD_AGAIN = 1.0
 
@@ -361,10 +360,7 @@ class Settling:
             if _is_lost(message):
                 logger.warning(_LOST, where)
                 return
-            is_kept = isinstance(error, NackedError) and not route.exchange and self.delay.keeps_refused(where)
-            if error is None or is_kept:
-                if is_kept:
-                    logger.error(_KEPT, where, self.delay.settings.exhausted_queue, extra={"queue": where})
+            if error is None:
                 self._logged.pop(where, None)
                 before_ack()
                 message.ack_log_error(logger, self.consumer.connection_errors)
@@ -375,7 +371,7 @@ class Settling:
                 self._log_waiting(where, error)
                 if isinstance(error, UnroutableError):
                     self.consumer.call_soon(self.on_missing, route)  # it uses the connection that was just read
-                self.consumer.timer.call_after(_pause(message, error), self.consumer.call_soon, (again,))
+                self.consumer.timer.call_after(self._pause(message, error, where), self.consumer.call_soon, (again,))
             else:
                 logger.error("%s The message stays where it was.", error, extra={"queue": where})
                 message.reject_log_error(logger, self.consumer.connection_errors, not (may_reject and may_reject()))
@@ -399,17 +395,20 @@ class Settling:
             self._logged[where] = now + pauses.pause(), pauses
             logger.error("%s The message waits in this worker for another try.", error, extra={"queue": where})
 
+    def _pause(self, message: Message, error: PublishError, where: str) -> float:
+        """Return the seconds until the next attempt to move a message.
+
+        They grow where other copies wait for it, and where each attempt adds a message to the exhausted queue.
+        """
+        adds = isinstance(error, NackedError) and self.delay.dead_letters_refused(where)
+        if not (adds or isinstance(error, RefusedError)):
+            return HOLD_AGAIN
+        pauses: Backoff = vars(message).setdefault("rmq_delay_pauses", Backoff(HOLD_AGAIN))
+        return pauses.pause()
+
     def dead_letters(self, queue: str) -> bool:
         """Whether a rejected message of ``queue`` stays in the broker."""
         return queue in self.applied and self.delay.rejects(queue)
-
-
-def _pause(message: Message, error: PublishError) -> float:
-    """Return the seconds until the next attempt to move a message; they grow where other copies wait for it."""
-    if not isinstance(error, RefusedError):
-        return HOLD_AGAIN
-    pauses: Backoff = vars(message).setdefault("rmq_delay_pauses", Backoff(HOLD_AGAIN))
-    return pauses.pause()
 
 
 def _is_cold() -> bool:

@@ -397,7 +397,7 @@ class WorkerSide(Settling):
             return
         for message, retries in left:
             queue, is_quarantined = self._queue_of(message.delivery_info["consumer_tag"])
-            if not is_quarantined and self.delay.keeps_refused(queue):
+            if not is_quarantined and self.delay.dead_letters_refused(queue):
                 continue  # it could be full: the broker delivers the message again
             self._copy_to(quarantine(queue) if is_quarantined else queue, message, retries, {})
 

@@ -240,11 +240,11 @@ def _start_without_backend(task: Task[Any, Any]) -> None:
 
     @wraps(store)
     def store_result(task_id: str, result: Any, state: str, *args: Any, **options: Any) -> Any:
-        if state != states.STARTED:
-            return store(task_id, result, state, *args, **options)
         try:
             return store(task_id, result, state, *args, **options)
         except Exception:
+            if state != states.STARTED:
+                raise
             logger.exception("STARTED of %s was not stored; the task runs anyway", task_id, extra={"task_id": task_id})
 
     backend.store_result = store_result

@@ -164,24 +164,24 @@ def test_messages_that_wait_for_a_full_queue_are_logged_less_and_less_often(
     assert 1 <= len(logged) < 10, "of 100 refusals"
 
 
-def test_a_message_that_a_full_queue_refuses_and_dead_letters_exists_once(classic_lab: Lab, side: Settling) -> None:
+def test_a_message_that_a_full_queue_refuses_and_dead_letters_stays_and_is_tried_less_and_less_often(
+    classic_lab: Lab, side: Settling, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dead, queue = classic_lab.queue(), classic_lab.queue()
-    dead_letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
     limits = {"x-max-length": 0, "x-overflow": "reject-publish-dlx"}
-    full = classic_lab.queue(**limits, **dead_letters)
+    full = classic_lab.queue(**limits, **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
     side.delay.app.amqp.queues.add(Queue(full, queue_arguments=limits))
     message = take(side, queue)
+    pauses: list[float] = []
+    monkeypatch.setattr(side.consumer.timer, "call_after", lambda pause, *_: pauses.append(pause))
 
     for _ in range(3):
-        side._copy_to(full, message, 0, {}, again=lambda: side._copy_to(full, message, 0, {}))
+        side._copy_to(full, message, 0, {}, again=bool)
         side._publisher.drain(SECONDS)
-        if message.acknowledged:
-            break
 
+    assert sorted(set(pauses).intersection({1.0, 2.0, 4.0})) == [1.0, 2.0, 4.0]
+    assert not message.acknowledged
     assert classic_lab.get(dead, ack=True)
-    assert classic_lab.channel.basic_get(dead) is None
-    side.consumer.lose()
-    assert classic_lab.channel.basic_get(queue) is None, "the original is acked"
 
 
 def test_an_exhausted_message_with_headers_that_leave_no_room_for_ours_is_rejected(

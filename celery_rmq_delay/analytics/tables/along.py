@@ -163,7 +163,7 @@ class _Along:
             "previous_exception_type": self.taken("exception_type").take(previous),
             "t_seconds": pa.array(longest, from_pandas=True),
             "previous_t_seconds": pa.array(before, mask=self._is_over | ~valid(previous) | np.isnan(before)),
-            "episode": self._episode(delay),
+            "episode": self._episode(delay, tier),
             "day": pa.array((self._ended // _US_PER_DAY).astype(np.int32), pa.date32()),
         }
 
@@ -185,7 +185,7 @@ class _Along:
         is_known = (last >= self._start) & (self._attempt[last] == self._attempt - 1) & self._is_failed[last]
         return pa.array(last, mask=~is_known)
 
-    def _episode(self, delay: pa.ChunkedArray) -> pa.Array:
+    def _episode(self, delay: pa.ChunkedArray, tier: pa.ChunkedArray) -> pa.Array:
         """Return the failure episodes up to each attempt."""
         exception, reason = self.taken("exception_type"), self.taken("reason")
         starts = np.unique(self._start)
@@ -195,7 +195,7 @@ class _Along:
         is_waited = valid(delay) & ~self._is_cut
         waits = self._sum_before(is_waited)
         knows_waits = (waits == self._attempt) & (waits > 0) & ~self.is_discard
-        is_exact = is_waited & ~valid(self._events["tier"].take(self._wait))
+        is_exact = is_waited & ~valid(tier)
         fields: dict[str, Any] = {
             "first_failed_at": pa.array(self._origin, pa.timestamp("us", "UTC"), mask=~self._has_origin),
             "exception_type": exception.take(pa.array(first, mask=(first < 0) | (first > self._index))),

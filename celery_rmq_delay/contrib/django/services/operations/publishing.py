@@ -113,7 +113,7 @@ def _note(found: dict[int, Sent], key: int, queue: str) -> Callable[[PublishErro
             found[key] = Sent(Fate.CONFIRMED)
         elif isinstance(error, UnroutableError):
             found[key] = Sent(Fate.REFUSED, _("there is no queue %(queue)s") % {"queue": queue})
-        elif isinstance(error, NackedError) and delay().keeps_refused(queue):
+        elif isinstance(error, NackedError) and delay().dead_letters_refused(queue):
             text = _("queue %(queue)s is full, and sends what it refuses to the exhausted queue")
             found[key] = Sent(Fate.UNKNOWN, text % {"queue": queue})
         elif isinstance(error, NackedError):
