@@ -164,7 +164,7 @@ def test_messages_that_wait_for_a_full_queue_are_logged_less_and_less_often(
     assert 1 <= len(logged) < 10, "of 100 refusals"
 
 
-def test_a_message_that_a_full_queue_refuses_and_dead_letters_stays_and_is_tried_less_and_less_often(
+def test_a_copy_refused_and_dead_lettered_leaves_its_message_and_is_tried_less_often(
     classic_lab: Lab, side: Settling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead, queue = classic_lab.queue(), classic_lab.queue()
