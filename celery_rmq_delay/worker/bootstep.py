@@ -104,7 +104,11 @@ class LadderStep(bootsteps.StartStopStep):
 def _loop(loop: Callable[..., object], worker: WorkerSide, *args: Any) -> None:
     """Run Celery's loop; where the broker has ended a channel or a consumer that a reconnect restores, reconnect."""
     try:
-        loop(*args)
+        try:
+            loop(*args)
+        except Exception:
+            _read_no_more(worker.consumer.hub)
+            raise
     except NotFound as error:
         if not worker.misses_quarantine(error):
             raise
@@ -117,6 +121,17 @@ def _loop(loop: Callable[..., object], worker: WorkerSide, *args: Any) -> None:
     except ConsumerCancelled as error:
         logger.warning(_TAKEN_BACK, f"a consumer was cancelled, or its queue was deleted ({error})")
         raise
+
+
+def _read_no_more(hub: Any) -> None:
+    """Remove the reads of a lost connection that kombu has scheduled: in the next loop they would end the new one.
+
+    Celery calls them when it resets the hub, and one that still finds a frame schedules the next (kombu's
+    ``Transport._make_reader``).
+    """
+    for each in list(getattr(hub, "_ready", ())):
+        if getattr(getattr(each, "fun", None), "__qualname__", "").startswith("Transport._make_reader."):
+            hub._ready.discard(each)
 
 
 def _perform(c: Any, perform: Callable[[], None]) -> None:

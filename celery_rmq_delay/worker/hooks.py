@@ -35,6 +35,8 @@ HOOKS: dict[str, tuple[str, ...]] = {
         *("connection_for_write", "ensure_connected"),
     ),
     "kombu.common:QoS": ("callback", "set", "value"),
+    "kombu.asynchronous.hub:Hub": ("_ready",),
+    "kombu.transport.base:Transport": ("_make_reader",),
     "kombu.pidbox:Mailbox": ("producer_pool",),
     "celery.worker.strategy": ("default",),
     "celery.worker.state": ("active_requests", "reserved_requests", "should_terminate"),

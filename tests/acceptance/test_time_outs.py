@@ -72,6 +72,7 @@ def test_a_task_that_outlives_the_time_out_runs_once(timed_lab: Lab, pool: str) 
     assert [attempt["retries"] for attempt in lab.attempts(short.id)] == [0, 1]
     assert worker.container.status == "running"
     assert (AGAIN in worker.logs()) == (TAKEN_BACK in worker.logs())
+    assert worker.logs().count("Connection to broker lost") == worker.logs().count(TAKEN_BACK)
 
 
 @POOLS

@@ -9,6 +9,7 @@ from typing import Any
 
 import kombu
 import pytest
+from amqp.exceptions import RecoverableConnectionError
 from celery import Celery
 from kombu import Queue
 from kombu.asynchronous import Hub
@@ -20,6 +21,7 @@ from celery_rmq_delay.amqp.copies import copy_of
 from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.headers import Headers
 from celery_rmq_delay.retry.delivery import Delivery, RetryPath
+from celery_rmq_delay.worker.bootstep import _loop
 from celery_rmq_delay.worker.settle import Settling
 from tests.support.brokers.lab import Lab
 from tests.support.waiting import SECONDS, wait_for
@@ -134,6 +136,22 @@ def test_a_quarantined_task_whose_attempt_has_ended_is_parked_without_its_kills(
     [copy] = copies
     assert h.CRASHES not in copy.headers
     assert copy.headers["tenant"] == "north"
+
+
+def test_a_read_of_the_lost_connection_does_not_end_the_next_one(side: Settling) -> None:
+    """RabbitMQ 3.10, a worker with the pool solo: its loop has several reads scheduled when one meets the end."""
+    hub, lost = side.consumer.hub, side.consumer.connection
+
+    def loop() -> None:
+        hub.call_soon(lost.transport._make_reader(lost.connection), hub)
+        raise RecoverableConnectionError("lost")
+
+    with pytest.raises(RecoverableConnectionError, match="lost"):
+        _loop(loop, side)  # type: ignore[arg-type]
+    side.consumer.lose()
+    hub.call_soon(hub.timer.clear)  # others stay
+    assert len(hub._ready) == 1
+    next(hub.create_loop())
 
 
 def test_copies_published_by_a_thread_wait_for_the_event_loop(classic_lab: Lab, side: Settling) -> None:
