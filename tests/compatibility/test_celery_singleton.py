@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from celery import Celery
 
 import celery_rmq_delay
+from celery_rmq_delay import before_requeue, requeue_failed
 from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.operations.exhausted import Selection, list_exhausted, requeue
 from celery_rmq_delay.testing import BrokerLadder
@@ -71,10 +72,13 @@ class Shop:
 
 
 @pytest.fixture
-def shop(rmq_redis: Any, rmq_worker: Callable[..., BrokerLadder]) -> Shop:
+def shop(rmq_redis: Any, rmq_worker: Callable[..., BrokerLadder]) -> Iterator[Shop]:
     shop = Shop(rmq_redis.url)
     rmq_worker(shop.app)
-    return shop
+    yield shop
+    # Those of this shop would take locks for the tasks of the next, which have the same names.
+    for signal in (before_requeue, requeue_failed):
+        signal.receivers.clear()
 
 
 def test_a_task_holds_its_lock_while_it_is_parked_and_releases_it_at_its_end(shop: Shop) -> None:
@@ -105,7 +109,8 @@ def test_a_requeue_takes_the_lock_or_leaves_the_task_exhausted_while_another_one
         assert failed.problem == "another task with the same arguments has its lock"
 
         shop.syncs.unlock(lock)
-        assert requeue(connection, settings, every, to="gone").failed
+        (failed,) = requeue(connection, settings, every, to="gone").failed
+        assert "'gone'" in failed.problem
         assert shop.syncs.get_existing_task_id(lock) is None, "the requeue has failed"
         assert requeue(connection, settings, every).done
     wait_for(lambda: shop.ran(exhausted, 2), "the second run", BUSY)
