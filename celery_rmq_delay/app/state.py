@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -173,13 +173,16 @@ class AppState:
         A refusal alone does not show that it did: a node that is lost refuses, too, and keeps nothing. So the original
         stays, and is not tried again soon.
         """
-        known = self.app.amqp.queues.get(queue)
-        return bool(known and (known.queue_arguments or {}).get("x-overflow") == "reject-publish-dlx")
+        return self._declared(queue).get("x-overflow") == "reject-publish-dlx"
 
     def has_single_consumer(self, queue: str) -> bool:
         """Return whether the app declares a queue with a single active consumer."""
+        return bool(self._declared(queue).get("x-single-active-consumer"))
+
+    def _declared(self, queue: str) -> Mapping[str, Any]:
+        """Return the arguments with which the app declares a queue; none of a queue that it does not know."""
         known = self.app.amqp.queues.get(queue)
-        return bool(known and (known.queue_arguments or {}).get("x-single-active-consumer"))
+        return (known.queue_arguments if known else None) or {}
 
     def delay_queue(self, queue: str, tier_index: int, ttl_ms: int) -> str:
         """Return the name of the delay queue of a tier of an origin queue."""
@@ -262,8 +265,7 @@ class AppState:
 
     def rejections_allowed(self, queue: str) -> int:
         """Return how often a message may be rejected before it has to be published again."""
-        known, adoption = self.app.amqp.queues.get(queue), self.adopted.get(queue)
-        declared = (known.queue_arguments if known else None) or {}
+        declared, adoption = self._declared(queue), self.adopted.get(queue)
         limit: int = declared.get("x-delivery-limit", _DELIVERY_LIMIT)
         kind = declared.get("x-queue-type")
         if adoption is not None:

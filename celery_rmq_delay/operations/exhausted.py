@@ -217,8 +217,8 @@ def requeue(
 
     Each is published with confirm and as mandatory before it leaves the exhausted queue; a message that the broker does
     not accept, whose ``expires`` is past, or that a receiver of `before_requeue` keeps, is reported and stays. ``to``
-    names the queue for all of them, for messages with an unknown origin queue. After the first
-    refusal of a queue for which ``dead_letters_refused``, no other message is tried there: see `AppState`.
+    names the queue for all of them, for messages with an unknown origin queue. After the first refusal of a queue for
+    which ``dead_letters_refused``, no other message is tried there: see `AppState`.
     """
     selection.require()
     full = set[str]()

@@ -103,12 +103,9 @@ class LadderStep(bootsteps.StartStopStep):
 
 def _loop(loop: Callable[..., object], worker: WorkerSide, *args: Any) -> None:
     """Run Celery's loop; where the broker has ended a channel or a consumer that a reconnect restores, reconnect."""
+    _forget_reads(worker.consumer.hub)
     try:
-        try:
-            loop(*args)
-        except Exception:
-            _read_no_more(worker.consumer.hub)
-            raise
+        loop(*args)
     except NotFound as error:
         if not worker.misses_quarantine(error):
             raise
@@ -123,11 +120,11 @@ def _loop(loop: Callable[..., object], worker: WorkerSide, *args: Any) -> None:
         raise
 
 
-def _read_no_more(hub: Any) -> None:
-    """Remove the reads of a lost connection that kombu has scheduled: in the next loop they would end the new one.
+def _forget_reads(hub: Any) -> None:
+    """Remove the reads of a lost connection that are still scheduled: they would end the loop of the next one.
 
-    Celery calls them when it resets the hub, and one that still finds a frame schedules the next (kombu's
-    ``Transport._make_reader``).
+    Celery calls what is scheduled when it resets the hub, and a read that still finds a frame schedules the next
+    (kombu's ``Transport._make_reader``).
     """
     for each in list(getattr(hub, "_ready", ())):
         if getattr(getattr(each, "fun", None), "__qualname__", "").startswith("Transport._make_reader."):
