@@ -25,11 +25,11 @@ from tests.support.browser.sharing import SharedShop
 from tests.support.browser.shop import ADMIN, Shop
 from tests.support.browser.watch import Watch
 from tests.support.losses import Losses
-from tests.support.waiting import BUSY
+from tests.support.waiting import SECONDS
 
 FAILED = pytest.StashKey[bool]()
 
-expect.set_options(timeout=1_000 * BUSY)
+expect.set_options(timeout=1_000 * SECONDS)
 
 
 @pytest.fixture(scope="package")
@@ -101,7 +101,7 @@ def open_page(chromium: Browser, shop: Shop, watch: Watch, request: pytest.Fixtu
     def open_one(*, user: str | None = ADMIN[0], url: str = shop.url, **options: Any) -> Page:
         options = {"viewport": {"width": 1280, "height": 900}, "locale": "en", "timezone_id": "UTC", **options}
         context = chromium.new_context(base_url=url, **options)
-        context.set_default_timeout(1_000 * BUSY)
+        context.set_default_timeout(1_000 * SECONDS)
         if user is not None:
             session = {"name": "sessionid", "value": shop.call(inside.session_of, user), "url": url}
             context.add_cookies([session])  # type: ignore[list-item]
