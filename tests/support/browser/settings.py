@@ -39,10 +39,10 @@ CELERY_RMQ_DELAY = {
     "tiers": ["1s", "2s"],
     "queues": {
         "payments": {"tiers": ["1s", "2s"]},
-        "mail": {"tiers": ["30m", "2h", "8h"]},
+        "mail": {"tiers": ["6h", "12h", "1d"]},
     },
 }
-IMPORT_TIERS = ["1h", "4h"]
+IMPORT_TIERS = ["6h", "12h"]
 RMQ_DELAY = {"ALLOW_EDIT": True, "BROKER_CACHE": 0.5}
 # The web server logs errors only.
 LOGGING = {"version": 1, "disable_existing_loggers": False, "loggers": {"django.server": {"level": "WARNING"}}}
