@@ -112,6 +112,8 @@ class SendTask:
             return self._one_queue(queue.exchange.name, key)
         if options.get("queue") is None:
             options["queue"] = queue  # a router may choose another queue if it is called again
+            if options.get("priority") is None:  # as Celery's router does where no queue is named: kombu sends 0 then
+                options.pop("priority", None)
         return self._usable(queue)
 
     def _came_for(self, options: dict[str, Any]) -> str | None:

@@ -616,6 +616,22 @@ def test_an_eta_is_the_same_as_its_countdown(lab: Lab, make_app: MakeApp) -> Non
 
 
 @pytest.mark.parametrize("queue_type", ["quorum"])
+@pytest.mark.parametrize("countdown", [0, 2 * UNIT])
+def test_a_call_with_a_countdown_does_not_overtake_others_when_it_is_due(
+    lab: Lab, make_app: MakeApp, countdown: float
+) -> None:
+    """A message without a priority overtakes those with Celery's 0 in quorum queues of RabbitMQ 4.3."""
+    app = make_app()
+    task, queue = app.tasks["shop.charge"], queue_of(app)
+    task.delay()
+    wait_for(lambda: ready_counts(lab.connection, [queue]) == {queue: 1}, "the plain call")
+    task.apply_async(countdown=countdown)
+    wait_for(lambda: ready_counts(lab.connection, [queue]) == {queue: 2}, "the other one")
+    first, second = lab.get(queue, ack=True), lab.get(queue, ack=True)
+    assert (EXCHANGE in first.headers, EXCHANGE in second.headers) == (False, True)
+    assert first.properties["priority"] == second.properties["priority"] == 0
+
+
 def test_a_full_queue_does_not_hold_up_calls_to_another_one(lab: Lab, make_app: MakeApp) -> None:
     app = make_app()
     (levels,) = state_of(app).exact.topologies
