@@ -80,7 +80,7 @@ def test_a_worker_that_is_killed_ends_the_demo_with_the_end_of_its_log(
         min(workers, key=psutil.Process.create_time).kill()
         rest, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 1
-    ended = r"^Error: The worker ended\. The end of its log: .*(Task charge\[|demo\.orders\.)"
+    ended = r"^Error: The worker ended\. The end of its log: --- end of \S+worker\.log .*(Task charge\[|demo\.orders\.)"
     assert re.search(ended, rest, re.MULTILINE), rest
     assert objects(own_broker, rmq_vhost) == before
 

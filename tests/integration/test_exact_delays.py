@@ -615,7 +615,6 @@ def test_an_eta_is_the_same_as_its_countdown(lab: Lab, make_app: MakeApp) -> Non
     assert not held(lab.get(queue_of(app), ack=True))
 
 
-@pytest.mark.parametrize("queue_type", ["quorum"])
 @pytest.mark.parametrize("countdown", [0, 2 * UNIT])
 def test_a_call_with_a_countdown_does_not_overtake_others_when_it_is_due(
     lab: Lab, make_app: MakeApp, countdown: float
@@ -632,6 +631,7 @@ def test_a_call_with_a_countdown_does_not_overtake_others_when_it_is_due(
     assert first.properties["priority"] == second.properties["priority"] == 0
 
 
+@pytest.mark.parametrize("queue_type", ["quorum"])
 def test_a_full_queue_does_not_hold_up_calls_to_another_one(lab: Lab, make_app: MakeApp) -> None:
     app = make_app()
     (levels,) = state_of(app).exact.topologies
