@@ -40,12 +40,26 @@ def demo(url: str) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.STDOUT,
         text=True,
         preexec_fn=as_a_background_job,
-        env={**os.environ, "PYTHONUNBUFFERED": "1", "BROKER_URL": "amqp://another.invalid//"},
+        env={
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
+            "BROKER_URL": "amqp://another.invalid//",
+        },
     ) as process:
         try:
             yield process
         finally:
             process.kill()
+
+
+def rest_of(process: subprocess.Popen[str]) -> str:
+    """Wait for the end of the demo, and return what it printed; fail with the stacks of one that does not end."""
+    try:
+        return process.communicate(timeout=SECONDS)[0]
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # the fault handler prints the stacks of all threads
+        raise AssertionError(process.communicate(timeout=SECONDS)[0]) from None
 
 
 def read_until(process: subprocess.Popen[str], text: str) -> None:
@@ -61,7 +75,7 @@ def test_ctrl_c_ends_the_worker_and_deletes_everything_in_the_broker(own_broker:
         during, children = objects(own_broker, rmq_vhost), psutil.Process(process.pid).children(recursive=True)
         assert "rmq_delay_demo" in during
         process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=SECONDS)
+        rest = rest_of(process)
     assert process.returncode == 130
     assert rest.endswith("Stopped.\n")
     assert objects(own_broker, rmq_vhost) == before
@@ -78,7 +92,7 @@ def test_a_worker_that_is_killed_ends_the_demo_with_the_end_of_its_log(
         children = psutil.Process(process.pid).children(recursive=True)
         workers = [each for each in children if "celery_rmq_delay.demo.worker" in each.cmdline()]
         min(workers, key=psutil.Process.create_time).kill()
-        rest, _ = process.communicate(timeout=SECONDS)
+        rest = rest_of(process)
     assert process.returncode == 1
     ended = r"^Error: The worker ended\. The end of its log: --- end of \S+worker\.log .*(Task charge\[|demo\.orders\.)"
     assert re.search(ended, rest, re.MULTILINE), rest
@@ -90,7 +104,7 @@ def test_a_worker_that_is_killed_ends_the_demo_with_the_end_of_its_log(
 def test_all_tasks_end_and_nothing_is_left_in_the_broker(own_broker: PrivateBroker, rmq_vhost: str) -> None:
     before = objects(own_broker, rmq_vhost)
     with demo(rmq_vhost) as process:
-        output, _ = process.communicate(timeout=SECONDS)
+        output = rest_of(process)
     assert process.returncode == 0, output
     assert "5 succeeded at once, 12 recovered after 1 to 3 retries, 3 are exhausted." in output
     assert objects(own_broker, rmq_vhost) == before
