@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.apps import apps
-from django.db import connection, connections
+from django.db import connections
 from django.utils import timezone
 
 from celery_rmq_delay import headers as h
@@ -248,23 +245,6 @@ def test_collectors_that_write_at_once_keep_every_message_once() -> None:
     together(collector([ONE, TWO]), collector([TWO, THREE]), collector([THREE, ONE]))
     found = sorted((task_id, bytes(body)) for task_id, body in Payload.objects.values_list("record__task_id", "body"))
     assert found == sorted((f"t{number}", body) for number in range(40) for body in (ONE, TWO, THREE))
-
-
-# -- earlier rows ------------------------------------------------------------------------------------------------------
-
-
-def test_the_migration_fills_the_digests_of_messages_kept_before_it(tables: Database) -> None:
-    messages = [exhausted(f"t{number}", body=ONE) for number in range(3)]
-    tables.write(messages)
-    known = sorted(TaskRecord.objects.values_list("task_id", "call_digest"))
-    TaskRecord.objects.update(call_digest="")
-    CollectedMessage.objects.all().delete()
-    migration = importlib.import_module("celery_rmq_delay.contrib.django.migrations.0003_kept_messages")
-    migration.know_kept_messages(apps, SimpleNamespace(connection=connection))
-    assert sorted(TaskRecord.objects.values_list("task_id", "call_digest")) == known
-    set_state(TaskState.DISCARDED)
-    tables.write(messages)
-    assert set(kept()) == {(TaskState.DISCARDED, ONE)}, "delivered again, as the collector was killed before its ack"
 
 
 def test_a_message_that_fits_no_record_is_kept_as_unreadable(tables: Database) -> None:

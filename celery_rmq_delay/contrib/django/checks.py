@@ -117,7 +117,7 @@ def check_search(**_: Any) -> list[CheckMessage]:
     with closing(sqlite3.connect(":memory:")) as memory:
         if search.has_fts5(memory.cursor()):
             return []
-    hint = 'Use a Python whose SQLite has FTS5, then run "migrate rmq_delay 0003_kept_messages" and "migrate".'
+    hint = 'Use a Python whose SQLite has FTS5, then run "migrate".'
     message = "SQLite was built without FTS5: the lists of tasks do not search messages and arguments."
     return [Warning(message, hint=hint, id="rmq_delay.W008")]
 

@@ -1,6 +1,20 @@
+from typing import Any
+
 import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
+
+from ..models import search
+
+
+def create_search(apps: Any, schema_editor: Any) -> None:
+    """Create the index of messages and arguments."""
+    search.create(schema_editor.connection)
+
+
+def drop_search(apps: Any, schema_editor: Any) -> None:
+    """Drop the index."""
+    search.drop(schema_editor.connection)
 
 
 class Migration(migrations.Migration):
@@ -22,6 +36,8 @@ class Migration(migrations.Migration):
                 ("exhausted", models.PositiveBigIntegerField(default=0, verbose_name="exhausted messages")),
                 ("lag_ms", models.PositiveBigIntegerField(default=0, verbose_name="lag in ms")),
                 ("waiting", models.PositiveBigIntegerField(default=0, verbose_name="waiting")),
+                ("differs_by", models.BigIntegerField(db_default=0, default=0, verbose_name="difference")),
+                ("differs_since", models.DateTimeField(blank=True, null=True, verbose_name="differs since")),
                 ("last_error", models.TextField(blank=True, verbose_name="last error")),
             ],
             options={
@@ -60,10 +76,23 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="OperatorStatus",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=255, unique=True)),
+                ("started_at", models.DateTimeField()),
+                ("heartbeat_at", models.DateTimeField()),
+            ],
+            options={
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="TaskRecord",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("task_id", models.CharField(max_length=255, verbose_name="task id")),
+                ("life", models.CharField(db_default="first", default="first", max_length=32, verbose_name="life")),
                 ("root_id", models.CharField(blank=True, max_length=255, verbose_name="root id")),
                 ("parent_id", models.CharField(blank=True, max_length=255, verbose_name="parent id")),
                 ("canvas_id", models.CharField(blank=True, max_length=255, verbose_name="group id")),
@@ -103,11 +132,16 @@ class Migration(migrations.Migration):
                 ("first_failed_at", models.DateTimeField(blank=True, null=True, verbose_name="first failed")),
                 ("exhausted_at", models.DateTimeField(blank=True, null=True, verbose_name="exhausted at")),
                 ("recovered_at", models.DateTimeField(blank=True, null=True, verbose_name="recovered at")),
+                (
+                    "ran_after_discard_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="ran after it was discarded"),
+                ),
                 ("exception_type", models.CharField(blank=True, max_length=255, verbose_name="error")),
                 ("exception_message", models.TextField(blank=True, verbose_name="error message")),
                 ("reason", models.CharField(blank=True, max_length=32, verbose_name="why")),
                 ("args_preview", models.TextField(blank=True, verbose_name="arguments")),
                 ("kwargs_preview", models.TextField(blank=True, verbose_name="keyword arguments")),
+                ("call_digest", models.CharField(blank=True, db_default="", default="", editable=False, max_length=64)),
             ],
             options={
                 "verbose_name": "retried task",
@@ -132,6 +166,7 @@ class Migration(migrations.Migration):
                 ("headers", models.BinaryField()),
                 ("properties", models.JSONField(default=dict)),
                 ("received_at", models.DateTimeField(verbose_name="received")),
+                ("claimed_at", models.DateTimeField(null=True)),
             ],
             options={
                 "verbose_name": "unreadable message",
@@ -191,12 +226,51 @@ class Migration(migrations.Migration):
                 ("position", models.PositiveIntegerField()),
                 ("started_at", models.DateTimeField()),
                 ("ended_at", models.DateTimeField()),
+                ("queues", models.JSONField(db_default=[], default=list)),
                 ("tasks", models.JSONField(default=list)),
                 ("exceptions", models.JSONField(default=list)),
                 ("peak_per_minute", models.PositiveBigIntegerField()),
+                ("excess", models.PositiveBigIntegerField(db_default=0, default=0)),
+                ("failure_rate", models.FloatField(null=True)),
+                ("usual_rate", models.FloatField(null=True)),
                 ("tasks_touched", models.PositiveBigIntegerField()),
                 ("recovered_share", models.FloatField(null=True)),
                 ("wasted_ms", models.PositiveBigIntegerField()),
+                (
+                    "run",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="rmq_delay.insightrun",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("position",),
+                "abstract": False,
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="ExceptionAdvice",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("position", models.PositiveIntegerField()),
+                ("queue", models.TextField()),
+                ("task", models.TextField()),
+                ("exception_type", models.TextField()),
+                (
+                    "kind",
+                    models.CharField(choices=[("give_up", "give up"), ("fewer_tiers", "fewer tiers")], max_length=11),
+                ),
+                ("failures", models.PositiveBigIntegerField()),
+                ("recovered", models.PositiveBigIntegerField()),
+                ("share_low", models.FloatField(null=True)),
+                ("share_high", models.FloatField(null=True)),
+                ("longest_s", models.FloatField(null=True)),
+                ("needless_ms", models.JSONField(default=list)),
+                ("retries", models.PositiveBigIntegerField(null=True)),
+                ("wasted_ms", models.PositiveBigIntegerField(null=True)),
                 (
                     "run",
                     models.ForeignKey(
@@ -221,11 +295,21 @@ class Migration(migrations.Migration):
                 ("task", models.TextField(blank=True)),
                 ("enough_data", models.BooleanField()),
                 ("reason", models.TextField(blank=True)),
+                ("learn", models.TextField(blank=True, default="")),
                 ("episodes", models.PositiveBigIntegerField()),
+                ("recoveries", models.PositiveBigIntegerField(default=0)),
                 ("current_ms", models.JSONField(default=list)),
                 ("advised_ms", models.JSONField(default=list)),
+                ("refused_ms", models.JSONField(default=list)),
+                ("lost", models.PositiveBigIntegerField(null=True)),
+                ("counted", models.PositiveBigIntegerField(null=True)),
                 ("current", models.JSONField(default=dict)),
                 ("advised", models.JSONField(default=dict)),
+                ("model", models.CharField(blank=True, default="", max_length=8)),
+                ("by_attempts_high", models.FloatField(null=True)),
+                ("backtest_failures", models.PositiveBigIntegerField(null=True)),
+                ("backtest_current", models.JSONField(default=dict)),
+                ("backtest_advised", models.JSONField(default=dict)),
                 (
                     "run",
                     models.ForeignKey(
@@ -247,7 +331,10 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 (
                     "kind",
-                    models.CharField(choices=[("queue", "queue"), ("task", "task"), ("error", "error")], max_length=8),
+                    models.CharField(
+                        choices=[("queue", "queue"), ("task", "task"), ("error", "error"), ("worker", "worker")],
+                        max_length=8,
+                    ),
                 ),
                 ("value", models.CharField(max_length=255)),
             ],
@@ -303,6 +390,7 @@ class Migration(migrations.Migration):
                 ("unknown", models.PositiveIntegerField(default=0, verbose_name="outcome unknown")),
                 ("canary", models.PositiveIntegerField(default=0, verbose_name="canaries")),
                 ("rate", models.PositiveIntegerField(blank=True, null=True, verbose_name="per minute")),
+                ("not_before", models.DateTimeField(blank=True, null=True, verbose_name="not before")),
                 ("created_at", models.DateTimeField(auto_now_add=True, verbose_name="requested")),
                 ("started_at", models.DateTimeField(blank=True, null=True, verbose_name="started")),
                 ("finished_at", models.DateTimeField(blank=True, null=True, verbose_name="finished")),
@@ -310,6 +398,17 @@ class Migration(migrations.Migration):
                 ("runner", models.CharField(blank=True, max_length=255)),
                 ("message", models.TextField(blank=True, verbose_name="result")),
                 ("details", models.JSONField(blank=True, default=dict, verbose_name="details")),
+                (
+                    "follows",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="followers",
+                        to="rmq_delay.operation",
+                        verbose_name="follows",
+                    ),
+                ),
                 (
                     "user",
                     models.ForeignKey(
@@ -391,6 +490,7 @@ class Migration(migrations.Migration):
                             ("OK", "Done"),
                             ("SKIPPED", "Skipped"),
                             ("FAILED", "Failed"),
+                            ("UNTRIED", "Not tried"),
                             ("UNKNOWN", "Outcome unknown"),
                             ("CANCELLED", "Cancelled"),
                         ],
@@ -411,6 +511,25 @@ class Migration(migrations.Migration):
                     models.ForeignKey(
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="operation_items",
+                        to="rmq_delay.taskrecord",
+                    ),
+                ),
+            ],
+            options={
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="CollectedMessage",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("digest", models.CharField(max_length=64)),
+                (
+                    "record",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="collected",
                         to="rmq_delay.taskrecord",
                     ),
                 ),
@@ -539,6 +658,7 @@ class Migration(migrations.Migration):
                 ("parked", models.PositiveBigIntegerField()),
                 ("recovered", models.PositiveBigIntegerField()),
                 ("exhausted", models.PositiveBigIntegerField()),
+                ("independent", models.FloatField(null=True)),
                 ("wasted_ms", models.PositiveBigIntegerField()),
                 (
                     "run",
@@ -611,7 +731,17 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="taskrecord",
+            index=models.Index(fields=["state", "worker", "-exhausted_at"], name="rmq_delay_state_worker"),
+        ),
+        migrations.AddIndex(
+            model_name="taskrecord",
             index=models.Index(fields=["failure_group", "state", "-exhausted_at"], name="rmq_delay_group_state"),
+        ),
+        migrations.AddIndex(
+            model_name="taskrecord",
+            index=models.Index(
+                condition=models.Q(("state", "EXHAUSTED")), fields=["failure_group"], name="rmq_delay_group_open"
+            ),
         ),
         migrations.AddIndex(
             model_name="taskrecord",
@@ -645,7 +775,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="taskrecord",
-            constraint=models.UniqueConstraint(fields=("task_id",), name="rmq_delay_task_once"),
+            constraint=models.UniqueConstraint(fields=("task_id", "life"), name="rmq_delay_life_once"),
         ),
         migrations.AddIndex(
             model_name="operationitem",
@@ -655,6 +785,10 @@ class Migration(migrations.Migration):
             model_name="operationitem",
             constraint=models.UniqueConstraint(fields=("operation", "record"), name="rmq_delay_item_once"),
         ),
+        migrations.AddConstraint(
+            model_name="collectedmessage",
+            constraint=models.UniqueConstraint(fields=("digest",), name="rmq_delay_collected_once"),
+        ),
         migrations.AddIndex(
             model_name="attempt",
             index=models.Index(fields=["occurred_at"], name="rmq_delay_attempt_time"),
@@ -663,4 +797,5 @@ class Migration(migrations.Migration):
             model_name="attempt",
             constraint=models.UniqueConstraint(fields=("event_id",), name="rmq_delay_attempt_once"),
         ),
+        migrations.RunPython(create_search, drop_search),
     ]

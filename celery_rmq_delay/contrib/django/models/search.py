@@ -46,15 +46,11 @@ _FTS5 = (
 
 
 def create(connection: Any) -> None:
-    """Create the index of existing rows. An index that an interrupted run has left is replaced.
-
-    In PostgreSQL, tasks can be written in the meantime unless this runs in a transaction. A SQLite without FTS5 stays
-    without an index.
-    """
+    """Create the index; one that exists is replaced. A SQLite without FTS5 stays without an index."""
     drop(connection)
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
-            cursor.execute(f"CREATE INDEX {_concurrently(connection)}{NAME} ON {_TABLE} USING gin ({VECTOR})")
+            cursor.execute(f"CREATE INDEX {NAME} ON {_TABLE} USING gin ({VECTOR})")
             cursor.execute(f"ANALYZE {_TABLE}")  # how frequent each word is
     elif connection.vendor == "sqlite":
         with transaction.atomic(connection.alias), connection.cursor() as cursor:
@@ -69,21 +65,22 @@ def drop(connection: Any) -> None:
     """Drop the index, if there is one."""
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            cursor.execute(f"DROP INDEX {_concurrently(connection)}IF EXISTS {NAME}")
+            cursor.execute(f"DROP INDEX IF EXISTS {NAME}")
         elif connection.vendor == "sqlite":
             for name in _TRIGGERS:
                 cursor.execute(f"DROP TRIGGER IF EXISTS {name}")
             cursor.execute(f"DROP TABLE IF EXISTS {NAME}")
 
 
-def _concurrently(connection: Any) -> str:
-    return "" if connection.in_atomic_block else "CONCURRENTLY "
-
-
 def repair(connection: Any) -> None:
-    """Create the triggers of SQLite again: they are lost when a migration rebuilds the table of the tasks."""
-    if exists(connection) and not _in_sqlite(connection).issuperset(_TRIGGERS):
-        create(connection)
+    """Create the index of SQLite where it is incomplete.
+
+    A rebuilt table has lost its triggers; a SQLite that had no FTS5 may have it now.
+    """
+    if connection.vendor == "sqlite":
+        found = _in_sqlite(connection)
+        if _TABLE in found and not found.issuperset([NAME, *_TRIGGERS]):
+            create(connection)
 
 
 def exists(connection: Any) -> bool:
