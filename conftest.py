@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.support.leaks",
     "tests.support.reports",
     "tests.support.results",
+    "tests.support.servers.fixtures",
     "tests.support.brokers.fixtures",
     "tests.support.django.fixtures",
 ]

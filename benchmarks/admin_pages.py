@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from celery_rmq_delay.testing.servers.postgres import PrivatePostgres, django_database
+from tests.support.servers.postgres import PrivatePostgres, django_database
 
 #: A search for words needs four more than a list.
 MAX_QUERIES = 16

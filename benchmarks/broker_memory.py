@@ -31,11 +31,12 @@ from benchmarks.output import progress
 from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names
-from celery_rmq_delay.testing import PrivateBroker, PrivateCluster
+from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.trees import choose
+from tests.support.servers.cluster import PrivateCluster
 
 HOUR = 3_600_000
 UNCONFIRMED = 1_000

@@ -33,7 +33,7 @@ from benchmarks.output import print_closing, print_tables, terminal
 from benchmarks.processes import usage
 from benchmarks.report import machine
 from benchmarks.run import RunError
-from celery_rmq_delay.testing.servers.postgres import PrivatePostgres
+from tests.support.servers.postgres import PrivatePostgres
 
 PROJECT = Path(__file__).parents[1] / "example_django_project"
 QUEUES = ("rmq_delay.events", "rmq_delay.exhausted")

@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from celery_rmq_delay.testing import PrivateBroker, PrivateCluster, PrivatePostgres, PrivateRedis
+from celery_rmq_delay.testing import PrivateBroker
 from chaos import clock
 from chaos.ledger import Ledger, read
 from chaos.plans import QUEUES
 from chaos.processes import CHECKOUT, Supervised, Supervisor, environment
 from chaos.project import Config, ladders
 from tests.support.brokers.proxy import Proxy
+from tests.support.servers.cluster import PrivateCluster
+from tests.support.servers.postgres import PrivatePostgres
+from tests.support.servers.redis import PrivateRedis
 from tests.support.waiting import wait_for
 
 MANAGE = CHECKOUT / "example_django_project" / "manage.py"

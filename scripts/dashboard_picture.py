@@ -26,12 +26,13 @@ from matplotlib import pyplot  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator  # noqa: E402
 
-from celery_rmq_delay.testing import PrivateBroker, PrivateRedis  # noqa: E402
+from celery_rmq_delay.testing import PrivateBroker  # noqa: E402
 from celery_rmq_delay.testing.servers.ports import free_port  # noqa: E402
 from tests.support import monitoring  # noqa: E402
 from tests.support.browser import inside  # noqa: E402
 from tests.support.browser.shop import Shop  # noqa: E402
 from tests.support.prometheus import PrivatePrometheus  # noqa: E402
+from tests.support.servers.redis import PrivateRedis  # noqa: E402
 from tests.support.waiting import wait_for  # noqa: E402
 
 PICTURE = ROOT / "docs" / "assets" / "grafana-dashboard.png"

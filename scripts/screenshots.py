@@ -24,9 +24,10 @@ sys.path.insert(0, str(ROOT))
 from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402 - after the path
 
 from celery_rmq_delay.analytics import synth  # noqa: E402
-from celery_rmq_delay.testing import PrivateBroker, PrivateRedis  # noqa: E402
+from celery_rmq_delay.testing import PrivateBroker  # noqa: E402
 from tests.support.browser import inside, pages, seeds  # noqa: E402
 from tests.support.browser.shop import ADMIN, Shop  # noqa: E402
+from tests.support.servers.redis import PrivateRedis  # noqa: E402
 from tests.support.waiting import wait_for  # noqa: E402
 
 ASSETS = ROOT / "docs" / "assets"

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
-from celery_rmq_delay.testing import PrivateBroker, PrivateRedis
+from celery_rmq_delay.testing import PrivateBroker
+from tests.support.servers.redis import PrivateRedis
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / ".cache" / "celery"

@@ -1,4 +1,4 @@
-"""Tools for tests of retries: ladders in memory, assertions, private servers, and pytest fixtures.
+"""Tools for tests of retries: ladders in memory, assertions, a private broker, and pytest fixtures.
 
 The names below are imported at first use: pytest loads this package in every run, for the fixtures of
 :mod:`celery_rmq_delay.testing.plugin`.
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from .clock import LadderClock
     from .memory import MemoryLadder
     from .servers.broker import PrivateBroker
-    from .servers.cluster import PrivateCluster
-    from .servers.postgres import PrivatePostgres
-    from .servers.redis import PrivateRedis
     from .story import Attempt, TaskStory
     from .worker import BrokerLadder
 
@@ -31,9 +28,6 @@ __all__ = [
     "MemoryLadder",
     "NotFinishedError",
     "PrivateBroker",
-    "PrivateCluster",
-    "PrivatePostgres",
-    "PrivateRedis",
     "PrivateServerError",
     "ServerNotFoundError",
     "ServerStartError",
@@ -49,9 +43,6 @@ _MODULES = {
     "LadderClock": "clock",
     "MemoryLadder": "memory",
     "PrivateBroker": "servers.broker",
-    "PrivateCluster": "servers.cluster",
-    "PrivatePostgres": "servers.postgres",
-    "PrivateRedis": "servers.redis",
     "TaskStory": "story",
     "exhausted": "assertions",
     "parked": "assertions",

@@ -1,4 +1,4 @@
-"""Pytest fixtures: a ladder in memory, and a private RabbitMQ, Redis and PostgreSQL.
+"""Pytest fixtures: a ladder in memory, and a private RabbitMQ.
 
 The package registers them with pytest, which loads this module in every run: fixtures import heavy modules when they
 are used.
@@ -10,7 +10,6 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import pytest
@@ -24,18 +23,9 @@ if TYPE_CHECKING:
     from .servers.context import PrivateServer
     from .servers.external import ExternalBroker
     from .servers.installation import Installation
-    from .servers.postgres import PrivatePostgres
-    from .servers.redis import PrivateRedis
     from .worker import BrokerLadder
 
     Server = TypeVar("Server", bound=PrivateServer)
-
-
-@dataclass(frozen=True)
-class ExternalServer:
-    """A server with a known URL that is neither started nor stopped by the fixtures."""
-
-    url: str
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -160,40 +150,6 @@ def rmq_vhost(request: pytest.FixtureRequest, rmq_broker: PrivateBroker | Extern
     yield url
     request.config.stash[_SHARED].revive()
     rmq_broker.delete_vhost(name)
-
-
-@pytest.fixture(scope="session")
-def rmq_redis(pytestconfig: pytest.Config) -> Iterator[PrivateRedis | ExternalServer]:
-    """A Redis for the whole test run; has ``url``. Set the environment variable REDIS_URL to use another one."""
-    if external := os.environ.get("REDIS_URL"):
-        yield ExternalServer(external)
-        return
-    from ..exceptions import ServerNotFoundError
-    from .servers.redis import PrivateRedis
-
-    try:
-        redis = PrivateRedis()
-    except ServerNotFoundError as error:
-        skip_or_fail(error)
-    with shared(pytestconfig, redis):
-        yield redis
-
-
-@pytest.fixture(scope="session")
-def rmq_postgres(pytestconfig: pytest.Config) -> Iterator[PrivatePostgres | ExternalServer]:
-    """A PostgreSQL for the whole test run; has ``url``. Set the environment variable POSTGRES_URL for another one."""
-    if external := os.environ.get("POSTGRES_URL"):
-        yield ExternalServer(external)
-        return
-    from ..exceptions import ServerNotFoundError
-    from .servers.postgres import PrivatePostgres
-
-    try:
-        postgres = PrivatePostgres()
-    except ServerNotFoundError as error:
-        skip_or_fail(error)
-    with shared(pytestconfig, postgres):
-        yield postgres
 
 
 @pytest.fixture

@@ -18,10 +18,11 @@ import django
 import kombu
 import redis
 from celery_rmq_delay.stopping import STOP_SIGNALS, exit_at_once, handling
-from celery_rmq_delay.testing import PrivateBroker, PrivateRedis
+from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.ports import free_port
 from celery_rmq_delay.testing.servers.process import KeptProcess, kept_folder, wait_until_ready
 from django.core.management import call_command
+from tests.support.servers.redis import PrivateRedis
 
 from .outages import feed_outages, mail_outages, payment_outages
 from .partners import MailServer, PaymentGateway, SupplierFeeds

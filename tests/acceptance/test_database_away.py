@@ -13,9 +13,9 @@ import pytest
 from django.db import connections
 
 from celery_rmq_delay.contrib.django.models import Attempt, TaskRecord
-from celery_rmq_delay.testing.servers.postgres import PrivatePostgres
 from tests.support.django.collecting import Rig
 from tests.support.django.databases import Database, migrated, postgres_database, using
+from tests.support.servers.postgres import PrivatePostgres
 from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import Lab, close_results
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from celery_rmq_delay.testing import PrivateRedis
 from tests.support.losses import run_alone
+from tests.support.servers.redis import PrivateRedis
 
 pytestmark = pytest.mark.slow
 

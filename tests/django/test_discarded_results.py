@@ -18,9 +18,9 @@ from celery_rmq_delay.contrib.django.models import Operation, TaskRecord, TaskSt
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations import results, states
 from celery_rmq_delay.contrib.django.services.operations.requests import freeze, run
-from celery_rmq_delay.testing.servers.redis import PrivateRedis
 from tests.support.django import shop
 from tests.support.django.records import record
+from tests.support.servers.redis import PrivateRedis
 from tests.support.waiting import BUSY, wait_for
 
 pytestmark = pytest.mark.usefixtures("tables")

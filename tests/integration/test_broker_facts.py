@@ -14,7 +14,7 @@ from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.capabilities import Capabilities
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.crashes import was_interrupted
-from celery_rmq_delay.testing import PrivateBroker, PrivateCluster
+from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.native_retry import NativeRetry
@@ -23,6 +23,7 @@ from tests.support.brokers.clusters import await_all, move_leaders
 from tests.support.brokers.kinds import BOTH_TYPES
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.policies import policy
+from tests.support.servers.cluster import PrivateCluster
 from tests.support.waiting import BUSY, wait_for
 
 pytestmark = pytest.mark.brokers

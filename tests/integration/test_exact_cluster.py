@@ -16,12 +16,13 @@ from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import Names
-from celery_rmq_delay.testing import PrivateBroker, PrivateCluster
+from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers import parking
+from tests.support.servers.cluster import PrivateCluster
 from tests.support.waiting import wait_for
 
 PARKED = 2_500

@@ -25,7 +25,7 @@ from celery_rmq_delay.contrib.django.services.operations import background, cana
 from celery_rmq_delay.contrib.django.services.operations import runner as running
 from celery_rmq_delay.contrib.django.services.operations.link import Link
 from celery_rmq_delay.contrib.django.services.operations.requests import cancel, freeze, run
-from celery_rmq_delay.testing import PrivateBroker, PrivatePostgres
+from celery_rmq_delay.testing import PrivateBroker
 from tests.support import ROOT
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.parking import metadata_to_disk
@@ -34,6 +34,7 @@ from tests.support.django.databases import Database
 from tests.support.django.desk import ALICE, BOB, Desk, frozen, states
 from tests.support.django.interrupted import at_the
 from tests.support.receiving import receiving
+from tests.support.servers.postgres import PrivatePostgres
 from tests.support.waiting import BUSY, SECONDS, wait_for
 
 Kind, State, Outcome = Operation.Kind, Operation.State, OperationItem.Outcome

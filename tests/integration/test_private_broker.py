@@ -19,8 +19,6 @@ import pytest
 
 from celery_rmq_delay.testing import (
     PrivateBroker,
-    PrivateCluster,
-    PrivateRedis,
     PrivateServerError,
     ServerNotFoundError,
     ServerStartError,
@@ -31,6 +29,8 @@ from celery_rmq_delay.testing.servers.broker import _name_hosts
 from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.testing.servers.ports import free_port, is_free
 from tests.support.corpus import corpus
+from tests.support.servers.cluster import PrivateCluster
+from tests.support.servers.redis import PrivateRedis
 from tests.support.waiting import SECONDS, wait_for
 
 HOLDER = """

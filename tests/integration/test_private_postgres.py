@@ -15,13 +15,14 @@ import pytest
 from django.db.utils import ConnectionHandler
 from pytest_django import DjangoDbBlocker
 
-from celery_rmq_delay.testing import PrivatePostgres, PrivateServerError, ServerNotFoundError
+from celery_rmq_delay.testing import PrivateServerError, ServerNotFoundError
 from celery_rmq_delay.testing.servers.ports import is_free
+from tests.support.servers.postgres import PrivatePostgres
 from tests.support.waiting import SECONDS, wait_for
 
 HOLDER = """
 import sys
-from celery_rmq_delay.testing import PrivatePostgres
+from tests.support.servers.postgres import PrivatePostgres
 postgres = PrivatePostgres()
 postgres.start()
 print(postgres.pid, postgres.port, flush=True)

@@ -34,13 +34,13 @@ def run_alone(
 ) -> tuple[dict[str, set[str]], str]:
     """Run tests in a pytest of their own; return names by outcome, and the output.
 
-    They have the fixtures of brokers, and those of the conftest.py. ``chosen`` is the value of pytest's ``-k``.
+    They have the fixtures of servers, and those of the conftest.py. ``chosen`` is the value of pytest's ``-k``.
     """
     if conftest is not None:
         shutil.copy(conftest, folder)
     (folder / "test_alone.py").write_text(module)
-    plugins = ("-p", "tests.support.brokers.fixtures", "-p", "no:cacheprovider")
-    options = ("-rA", "-W", "error", *plugins, "--rootdir", str(folder), "-k", chosen)
+    fixtures = ("-p", "tests.support.servers.fixtures", "-p", "tests.support.brokers.fixtures")
+    options = ("-rA", "-W", "error", *fixtures, "-p", "no:cacheprovider", "--rootdir", str(folder), "-k", chosen)
     # With CI set, pytest writes complete messages.
     outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment = {**outer, "PYTHONPATH": str(ROOT), "CI": "true", **variables}

@@ -1,4 +1,4 @@
-"""Private servers for tests: RabbitMQ, Redis and PostgreSQL on free ports, ended with their owner.
+"""Private servers for tests: a RabbitMQ on free ports, ended with its owner.
 
 May import the modules at the top of the package.
 """

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_rmq_delay.testing import PrivateBroker, PrivateCluster, PrivateServerError
+from celery_rmq_delay.testing import PrivateBroker, PrivateServerError
 from tests.support.brokers.networks import PrivateNetwork
+from tests.support.servers.cluster import PrivateCluster
 from tests.support.waiting import wait_for
 
 #: Nodes that notice within some seconds that others are silent, and stop where they are the minority: before RabbitMQ

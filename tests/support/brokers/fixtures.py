@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from celery_rmq_delay.ladders import QueueType
-from celery_rmq_delay.testing import PrivateBroker, PrivatePostgres
+from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.plugin import external_broker, shared
 from celery_rmq_delay.testing.servers.installation import Installation
 from tests.support.brokers.kinds import QUEUE_TYPES
+from tests.support.servers.postgres import PrivatePostgres
 
 #: The management API shows statistics that are up to ten seconds old; here, up to one.
 STATISTICS = "\n".join(

@@ -14,7 +14,7 @@ from django.core.management.color import no_style
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models import AutoField
 
-from celery_rmq_delay.testing.servers.postgres import PrivatePostgres, django_database
+from tests.support.servers.postgres import PrivatePostgres, django_database
 
 
 @dataclass

@@ -33,9 +33,6 @@ from celery_rmq_delay.testing import (
     LadderClock,
     MemoryLadder,
     PrivateBroker,
-    PrivateCluster,
-    PrivatePostgres,
-    PrivateRedis,
     TaskStory,
 )
 from celery_rmq_delay.testing import exhausted as assert_exhausted
@@ -217,8 +214,7 @@ class OwnConsumer(ConsumerWithoutNativeDelay):
 
 @pytest.fixture
 def broker() -> Iterator[str]:
-    with PrivateBroker() as node, PrivateRedis() as redis, PrivatePostgres() as postgres:
-        print(redis.url, postgres.url)
+    with PrivateBroker() as node:
         yield node.url
 
 
@@ -247,7 +243,3 @@ def test_charge_on_a_broker(rmq_vhost: str, rmq_clock: Callable[..., LadderClock
     with rmq_clock(app) as clock:
         short: int = clock.scale.shorten(60_000)
         print(short)
-
-
-def three_nodes(cluster: PrivateCluster) -> list[str]:
-    return [node.url for node in cluster.nodes]

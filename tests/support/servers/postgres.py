@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from ...exceptions import PrivateServerError, ServerNotFoundError
-from .context import PrivateServer
-from .ports import free_port
-from .process import KeptProcess, tails, wait_until_ready
+from celery_rmq_delay.exceptions import PrivateServerError, ServerNotFoundError
+from celery_rmq_delay.testing.servers.context import PrivateServer
+from celery_rmq_delay.testing.servers.ports import free_port
+from celery_rmq_delay.testing.servers.process import KeptProcess, tails, wait_until_ready
 
 START_TIMEOUT = 60.0
 """Seconds a PostgreSQL server may take until it is ready."""
@@ -126,7 +126,7 @@ class PrivatePostgres(PrivateServer):
     def _prepare(self) -> KeptProcess:
         account = _account()
         folder = tempfile.gettempdir()
-        home = Path(tempfile.mkdtemp(prefix="postgres-", dir=folder if _can_enter(folder, account) else "/tmp"))  # noqa: S108
+        home = Path(tempfile.mkdtemp(prefix="postgres-", dir=folder if _can_enter(folder, account) else "/tmp"))
         self._log = home / "output.txt"
         settings = {"listen_addresses": self.host, "unix_socket_directories": "", **({} if self.durable else _FAST)}
         options = [f"--{name}={value}" for name, value in settings.items()]
@@ -172,7 +172,7 @@ class PrivatePostgres(PrivateServer):
             raise PrivateServerError(f"{program} {' '.join(arguments)} failed:\n{done.stdout}")
 
     def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(  # noqa: S603 - the caller's own server
+        return subprocess.run(
             [self.server.with_name(program), *arguments],
             env={
                 **_environment(),

@@ -7,10 +7,10 @@ import secrets
 import time
 from collections.abc import Sequence
 
-from ...exceptions import ServerStartError
-from .broker import START_TIMEOUT, PrivateBroker
-from .context import PrivateServer
-from .host import LOOPBACK, Host
+from celery_rmq_delay.exceptions import ServerStartError
+from celery_rmq_delay.testing.servers.broker import START_TIMEOUT, PrivateBroker
+from celery_rmq_delay.testing.servers.context import PrivateServer
+from celery_rmq_delay.testing.servers.host import LOOPBACK, Host
 
 
 class PrivateCluster(PrivateServer):
