@@ -20,8 +20,9 @@ from django.db import connection, connections
 from django.utils import timezone
 
 from celery_rmq_delay import before_requeue
+from celery_rmq_delay.contrib.django import transactions
 from celery_rmq_delay.contrib.django.models import Operation, OperationItem, Payload, TaskRecord, TaskState
-from celery_rmq_delay.contrib.django.services.operations import background, canaries, lease, requeue, transactions
+from celery_rmq_delay.contrib.django.services.operations import background, canaries, lease, requeue
 from celery_rmq_delay.contrib.django.services.operations import runner as running
 from celery_rmq_delay.contrib.django.services.operations.link import Link
 from celery_rmq_delay.contrib.django.services.operations.requests import cancel, freeze, run

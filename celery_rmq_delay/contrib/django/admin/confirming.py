@@ -28,7 +28,7 @@ from ..queries import among, grouped
 from ..services import counts as live
 from ..services.operations import requests as operations
 from ..services.operations.requeue import expired_among
-from ..services.operations.transactions import repeated
+from ..transactions import repeated
 from . import log_entries, text
 from .acts import Act, Kind
 from .base import EXHAUSTED_STATES, ReadOnlyAdmin, with_query

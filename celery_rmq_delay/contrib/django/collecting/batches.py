@@ -16,6 +16,7 @@ from django.db import DatabaseError, DataError, Error, IntegrityError, reset_que
 from ....amqp.backoff import Backoff
 from ....events.schema import ROLLUP_SECONDS
 from ....exceptions import AbandonedError, HistoryError, RmqDelayError
+from ..transactions import retried
 from .database import Database
 from .deliveries import Delivery
 from .facts import Fact
@@ -108,21 +109,18 @@ class Writer:
     def held(self, act: Callable[[], None]) -> None:
         """Call ``act`` until it raises no error of the database or the history files."""
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
-        while True:
-            try:
-                act()
-            except Error as error:
-                self.problem = f"The database: {type(error).__name__}: {error}".strip()
-                self.disconnect()
-            except HistoryError as error:
-                self.problem = str(error)
-            else:
-                self.problem = None
-                return
-            pause = backoff.pause()
-            logger.warning("A batch cannot be written: trying again in %g s. %s", pause, self.problem)
-            if self._stop.wait(pause):
-                raise AbandonedError(f"A batch stays in the broker: {self.problem}")
+        retried(act, (Error, HistoryError), lambda error: self._wait(error, backoff.pause()))
+        self.problem = None
+
+    def _wait(self, error: Exception, pause: float) -> None:
+        if isinstance(error, Error):
+            self.problem = f"The database: {type(error).__name__}: {error}".strip()
+            self.disconnect()
+        else:
+            self.problem = str(error)
+        logger.warning("A batch cannot be written: trying again in %g s. %s", pause, self.problem)
+        if self._stop.wait(pause):
+            raise AbandonedError(f"A batch stays in the broker: {self.problem}")
 
     def disconnect(self) -> None:
         """Close this thread's connection to the database; the next write opens one."""

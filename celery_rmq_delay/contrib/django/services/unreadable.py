@@ -22,12 +22,12 @@ from ....headers import printable
 from ..broker import delay
 from ..conf import conf
 from ..models import Operation, UnreadableMessage
+from ..transactions import committed, repeated
 from . import clock
 from .actors import Actor, note_done
 from .operations.link import BROKER_ERRORS, Link, broker_down
 from .operations.publishing import Fate, Publisher, Sent
 from .operations.target import problem_at
-from .operations.transactions import committed, repeated
 
 #: A claim that is older is of a process that died.
 CLAIM_LASTS = timedelta(minutes=5)

@@ -12,12 +12,12 @@ from django.db.models import Q
 from .....exceptions import OperationBusyError
 from ...conf import conf
 from ...models import Operation
+from ...transactions import DATABASE_AWAY
 from .. import clock
 from .lease import GOING, STALE_AFTER, may_start
 from .operators import Presence
 from .reporting import report
 from .requests import run
-from .transactions import DATABASE_AWAY
 
 logger = logging.getLogger(__name__)
 

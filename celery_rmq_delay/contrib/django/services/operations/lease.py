@@ -14,9 +14,9 @@ from django.db.models import F, Q
 
 from .....exceptions import LeaseLostError, OperationBusyError
 from ...models import Operation, OperationItem
+from ...transactions import committed
 from .. import clock
 from .reporting import report, shortened
-from .transactions import committed
 
 State = Operation.State
 Outcome = OperationItem.Outcome

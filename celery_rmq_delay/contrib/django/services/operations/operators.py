@@ -7,9 +7,9 @@ import time
 from datetime import datetime, timedelta
 
 from ...models import OperatorStatus
+from ...transactions import DATABASE_AWAY
 from .. import clock
 from .lease import STALE_AFTER, process_name
-from .transactions import DATABASE_AWAY
 
 logger = logging.getLogger(__name__)
 

@@ -23,12 +23,12 @@ from ...broker import delay
 from ...conf import conf
 from ...messages import StoredMessage, call_digest, stored
 from ...models import OperationItem, Payload, TaskRecord, TaskState
+from ...transactions import committed
 from .. import clock
 from .claims import claim, lock, why_not
 from .lease import Lease, Outcome, Settled
 from .link import BROKER_ERRORS, Link, broker_down
 from .notes import add_to_history
-from .transactions import committed
 
 if TYPE_CHECKING:
     from kombu import Connection

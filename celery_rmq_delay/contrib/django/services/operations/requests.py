@@ -15,12 +15,12 @@ from django.utils.translation import gettext as _
 from .....exceptions import RmqDelayError
 from ...conf import conf
 from ...models import Operation, OperationItem, TaskRecord
+from ...transactions import repeated
 from .. import clock
 from ..actors import Actor
 from . import lease
 from .reporting import report
 from .runner import Runner
-from .transactions import repeated
 
 __all__ = ["cancel", "freeze", "is_inline", "report", "run"]
 

@@ -18,6 +18,7 @@ from .....operations.approval import objection, report_failed
 from .....signals import before_requeue
 from ...messages import StoredMessage, for_requeue, headers_of
 from ...models import OperationItem, Payload, TaskRecord, TaskState
+from ...transactions import committed
 from .. import clock
 from .claims import claim, lock
 from .lease import Lease, Outcome, Settled
@@ -25,7 +26,6 @@ from .link import BROKER_ERRORS, Link, broker_down
 from .notes import add_to_history
 from .publishing import Fate, Publisher, Sent
 from .target import problem_at
-from .transactions import committed
 
 if TYPE_CHECKING:
     from kombu import Connection

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from ...broker import celery_app
 from ...models import Operation, TaskRecord
-from .transactions import committed
+from ...transactions import committed
 
 logger = logging.getLogger(__name__)
 

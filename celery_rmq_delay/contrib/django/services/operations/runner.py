@@ -11,13 +11,13 @@ from typing import Protocol
 from .....exceptions import LeaseLostError, RmqDelayError
 from ...conf import conf
 from ...models import Operation, OperationItem
+from ...transactions import DATABASE_AWAY, committed
 from . import canaries
 from .lease import Lease, Outcome
 from .link import Link
 from .parked import RunNow
 from .requeue import Edited, LostEdit, Requeue
 from .states import Discard, Restore
-from .transactions import DATABASE_AWAY, committed
 
 logger = logging.getLogger(__name__)
 

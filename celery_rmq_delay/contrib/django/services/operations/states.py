@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 
 from .....events.schema import DISCARDED
 from ...models import OperationItem, Payload, TaskRecord, TaskState
+from ...transactions import committed
 from .. import clock
 from . import parked
 from .claims import claim, lock
@@ -16,7 +17,6 @@ from .lease import Lease, Outcome, Settled
 from .link import Link
 from .notes import add_to_history
 from .results import Results
-from .transactions import committed
 
 #: The most rows that one transaction changes.
 WINDOW = 500

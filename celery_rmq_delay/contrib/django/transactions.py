@@ -1,4 +1,4 @@
-"""Runs steps in their own transactions, with retries while the database is busy or unreachable."""
+"""Runs a step again while the database is away, or where others have rolled it back."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from typing import TypeVar
 
 from django.db import IntegrityError, InterfaceError, OperationalError, connections, router, transaction
 
-from .....exceptions import RmqDelayError
-from ...models import Operation
+from ...exceptions import RmqDelayError
+from .models import Operation
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,20 @@ _TIMES = 10
 Result = TypeVar("Result")
 
 
+def retried(
+    step: Callable[[], Result], passes: tuple[type[Exception], ...], wait: Callable[[Exception], object]
+) -> Result:
+    """Return the result of ``step``, which runs again after an error of one of the classes in ``passes``.
+
+    :param wait: called with each such error; it pauses, or raises an error to give up.
+    """
+    while True:
+        try:
+            return step()
+        except passes as error:  # noqa: PERF203 - each turn is a transaction
+            wait(error)
+
+
 def committed(step: Callable[[], Result]) -> Result:
     """Return the result of ``step`` after its commit. It may run more than once, even after a commit.
 
@@ -35,17 +50,20 @@ def committed(step: Callable[[], Result]) -> Result:
     """
     using = router.db_for_write(Operation)
     deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            with _durable(using):
-                return step()
-        except DATABASE_AWAY:  # noqa: PERF203 - each turn is a transaction
-            # Within a test's own transaction no step can be retried.
-            if time.monotonic() > deadline or connections[using].in_atomic_block:
-                raise
-            logger.warning("The database failed in a step of an operation: trying again", exc_info=True)
-            connections[using].close_if_unusable_or_obsolete()
-            time.sleep(_PAUSE)
+
+    def turn() -> Result:
+        with _durable(using):
+            return step()
+
+    def wait(error: Exception) -> None:
+        # Within a test's own transaction no step can be retried.
+        if time.monotonic() > deadline or connections[using].in_atomic_block:
+            raise error
+        logger.warning("The database failed in a step of an operation: trying again", exc_info=error)
+        connections[using].close_if_unusable_or_obsolete()
+        time.sleep(_PAUSE)
+
+    return retried(turn, DATABASE_AWAY, wait)
 
 
 def repeated(step: Callable[[], Result]) -> Result:
@@ -55,17 +73,20 @@ def repeated(step: Callable[[], Result]) -> Result:
     was deleted. Within a transaction it runs once.
     """
     using = router.db_for_write(Operation)
-    for _turn in range(_TIMES - 1):
-        try:
-            with transaction.atomic(using=using):
-                return step()
-        except (OperationalError, IntegrityError) as error:  # noqa: PERF203 - each turn is a transaction
-            is_lock = getattr(error.__cause__, "sqlstate", None) in _BECAUSE_OF_OTHERS
-            if connections[using].in_atomic_block or not (is_lock or isinstance(error, IntegrityError)):
-                raise
-            logger.info("A transaction was rolled back because of others: trying again. %s", error)
-    with transaction.atomic(using=using):
-        return step()
+    turns = count(1)
+
+    def turn() -> Result:
+        with transaction.atomic(using=using):
+            return step()
+
+    def wait(error: Exception) -> None:
+        is_lock = getattr(error.__cause__, "sqlstate", None) in _BECAUSE_OF_OTHERS
+        is_by_others = is_lock or isinstance(error, IntegrityError)
+        if connections[using].in_atomic_block or not is_by_others or next(turns) == _TIMES:
+            raise error
+        logger.info("A transaction was rolled back because of others: trying again. %s", error)
+
+    return retried(turn, (OperationalError, IntegrityError), wait)
 
 
 @contextmanager
