@@ -8,7 +8,7 @@ _METHOD, _HEADER, _BODY = 1, 2, 3
 _END = b"\xce"
 
 PUBLISH, RETURNED, ACK, NACK = (60, 40), (60, 50), (60, 80), (60, 120)
-CONNECTION_CLOSE, CONNECTION_CLOSED, CHANNEL_CLOSE = (10, 50), (10, 51), (20, 40)
+CONNECTION_CLOSE, CHANNEL_CLOSE = (10, 50), (20, 40)
 
 #: A method's class and number, and its arguments as they are sent.
 Method = tuple[tuple[int, int], bytes]
@@ -42,11 +42,6 @@ class Frames:
 
 def _frame(kind: int, channel: int, payload: bytes) -> bytes:
     return pack("!BHI", kind, channel, len(payload)) + payload + _END
-
-
-def close_frame() -> bytes:
-    """Return the frame of ``connection.close``."""
-    return _frame(_METHOD, 0, pack("!HHHBHH", *CONNECTION_CLOSE, 200, 0, 0, 0))
 
 
 def methods(inbox: bytearray) -> list[Method]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from amqp.exceptions import PreconditionFailed
 
 from ..amqp.apply import declare_nowait, ready_counts, synchronise
-from ..amqp.connections import another, keeps_waiting
+from ..amqp.connections import another
+from ..amqp.link import Link
 from ..amqp.objects import Queue, arguments
 from ..commands import command
 from ..exceptions import TopologyError
@@ -29,14 +30,14 @@ def events_queue(delay: AppState) -> Queue:
     return Queue(delay.settings.names.events, arguments({**kept, **bound}))
 
 
-def connect_events(source: Connection, delay: AppState) -> Connection:
-    """Return a connection for events to the broker of ``source``, and make sure that the events queue exists. Blocks.
+def connect_events(source: Connection, delay: AppState) -> Link:
+    """Return a link for events to the broker of ``source``, and make sure that the events queue exists. Blocks.
 
     The default channel is in confirm mode. A queue with other arguments is used unchanged. With
     ``apply_on_start=False`` the queue is not declared: `TopologyError` where it is missing. Raises connection errors.
     """
-    connection = another(source, heartbeat=0, transport_options=keeps_waiting(source.transport_options or {}))
-    try:
+
+    def connect(connection: Connection) -> None:
         connection.connect()
         if delay.settings.apply_on_start:
             declare_events(connection, delay)
@@ -45,10 +46,8 @@ def connect_events(source: Connection, delay: AppState) -> Connection:
                 f"The queue {delay.settings.names.events!r} is missing: run `{command('apply', delay.app)}`."
             )
         connection.default_channel.confirm_select()
-    except BaseException:
-        connection.collect()
-        raise
-    return connection
+
+    return Link(another(source, heartbeat=0), connect)
 
 
 def declare_events(connection: Connection, delay: AppState) -> None:

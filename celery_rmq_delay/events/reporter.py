@@ -22,9 +22,9 @@ from .schema import EXHAUSTED, FORWARDED, PARKED, ROLLUP, ROLLUP_SECONDS
 from .writer import EventWriter
 
 if TYPE_CHECKING:
-    from kombu import Connection
     from kombu.message import Message
 
+    from ..amqp.link import Link
     from ..app.state import AppState
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Reporter:
         self._send_rollups(before=None)
         self._guarded("connection", self._writer.close)
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> Link:
         return connect_events(self._consumer.connection or self._consumer.app.connection_for_read(), self._delay)
 
     # -- events -----------------------------------------------------------------------------------------------------

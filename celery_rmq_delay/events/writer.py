@@ -1,76 +1,53 @@
 """A publisher of events that never blocks.
 
-Events have a separate connection: on the worker's, one publish during a memory or disk alarm makes RabbitMQ stop
-reading, and no reject or ack arrives before the alarm is over. Events that the kernel does not accept at once wait in a
-bounded buffer, which drops the oldest first.
+Events have a `Link` of their own: on the worker's connection, one publish during a memory or disk alarm makes RabbitMQ
+stop reading, and no reject or ack arrives before the alarm is over. Events that the kernel does not accept at once wait
+in a bounded buffer, which drops the oldest first.
 """
 
 from __future__ import annotations
 
 import logging
 import select
-import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
-from ..amqp.backoff import STABLE, Backoff
-from .frames import (
-    ACK,
-    CHANNEL_CLOSE,
-    CONNECTION_CLOSE,
-    CONNECTION_CLOSED,
-    NACK,
-    RETURNED,
-    Confirms,
-    Frames,
-    close_frame,
-    methods,
-    reply_text,
-)
-
-if TYPE_CHECKING:
-    from kombu import Connection
+from ..amqp.link import CHUNK, Lasting, Link
+from .frames import ACK, CHANNEL_CLOSE, CONNECTION_CLOSE, NACK, RETURNED, Confirms, Frames, methods, reply_text
 
 logger = logging.getLogger(__name__)
 
 #: The most events, and bytes, that wait for the broker.
 MAX_WAITING = 20_000
 MAX_WAITING_BYTES = 16 * 1024 * 1024
-#: Bytes that are written at once.
-_CHUNK = 64 * 1024
-
-_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class EventWriter:
     """Publishes to one queue. Only `close` waits for the broker's confirms; any thread may call `write`.
 
-    ``connect`` opens a connection whose default channel is in confirm mode, and declares the queue. It is called in the
+    ``connect`` opens a link whose default channel is in confirm mode, and declares the queue. It is called in the
     thread of `start`; after a lost connection, in a new thread. Call ``tick`` about every second.
     """
 
-    def __init__(self, connect: Callable[[], Connection], queue: str) -> None:
-        self._connect, self._queue = connect, queue
+    def __init__(self, connect: Callable[[], Link], queue: str) -> None:
+        self._queue = queue
         self._lock = threading.Lock()
-        self._connection: Connection | None = None
-        self._socket: Any = None
+        self._link: Link | None = None
+        self._lasting = Lasting(connect, self._adopt, self._log)
         self._frames = Frames(queue, channel=1, frame_max=4096)
         self._inbox, self._confirms = bytearray(), Confirms()
-        #: The bytes written next, and how many the kernel has; all of them are written again on another connection.
-        self._head, self._head_events, self._sent = b"", 0, 0
+        #: The frames that the link has, of so many events; they are written again on another one unless all are sent.
+        self._head, self._head_events = b"", 0
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
-        self._backoff, self._next_try, self._opened_at = Backoff(), 0.0, 0.0
-        self._connecting = self._closed = False
         self._dropped = 0
 
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection."""
-        return self._socket is not None
+        return self._link is not None
 
     @property
     def waiting(self) -> int:
@@ -83,16 +60,14 @@ class EventWriter:
         return self._confirms.missing
 
     def start(self) -> None:
-        """Connect, if there is no connection. Blocks; a failure is logged, and `tick` tries again.
+        """Connect, if there is no connection. Blocks; a failure is logged, and tried again.
 
         The socket is read first: a connection that the broker has closed would accept the next events and lose them.
         """
         with self._lock:
-            if self._socket is not None:
-                self._read()
-        if self._socket is None and not self._connecting:
-            self._connecting = True
-            self._open()
+            self._read()
+        if self._link is None:
+            self._lasting.open()
 
     def write(self, *bodies: bytes) -> None:
         """Publish events; they wait where the broker does not accept them at once."""
@@ -100,23 +75,17 @@ class EventWriter:
             for body in bodies:
                 self._waiting.append(self._frames.publish(body))
                 self._waiting_bytes += len(self._waiting[-1])
-            if self._socket is not None:
-                self._flush()
+            self._flush()
             self._trim()
 
     def tick(self) -> None:
-        """Write waiting events, read the broker's replies, and reconnect if needed."""
+        """Write waiting events and read the broker's replies."""
         with self._lock:
-            if self._socket is not None:
-                self._read()
-            if self._socket is not None:  # reading may have found that it is closed
-                self._flush()
+            self._read()
+            self._flush()
             dropped, self._dropped = self._dropped, 0
         if dropped:
             logger.warning("%d events were dropped: the broker did not accept them in time. No task is lost", dropped)
-        if self._socket is None and not self._connecting and not self._closed and time.monotonic() >= self._next_try:
-            self._connecting = True
-            threading.Thread(target=self._open, name="rmq-delay-events", daemon=True).start()
 
     def close(self, timeout: float = 1.0) -> None:
         """Write waiting events and close the connection. Waits up to ``timeout`` seconds for the broker's confirms.
@@ -124,23 +93,25 @@ class EventWriter:
         Unconfirmed events can be lost: when a channel closes, RabbitMQ drops those that a quorum queue has not stored.
         """
         until = time.monotonic() + timeout
+        self._lasting.close()
         with self._lock:
-            self._closed = True
-            while self._socket is not None and (self.waiting or self.unconfirmed) and time.monotonic() < until:
+            self._flush()
+            self._read()
+            while (link := self._link) and (self.waiting or self.unconfirmed) and time.monotonic() < until:
+                writers = [link.sock] if self.waiting else []
+                select.select([link.sock], writers, [], max(0.0, until - time.monotonic()))
                 self._flush()
-                if self._socket is not None:
-                    self._read()
-                if self._socket is not None and (self.waiting or self.unconfirmed):
-                    writers = [self._socket] if self.waiting else []
-                    select.select([self._socket], writers, [], max(0.0, until - time.monotonic()))
+                self._read()
             if self.waiting or self._dropped:
                 lost = self.waiting + self._dropped
                 logger.warning("%d events are lost: the broker did not accept them before the worker stopped", lost)
             if self.unconfirmed:
                 logger.warning("%d events may be lost: the broker did not confirm them in time", self.unconfirmed)
-            if self._socket is not None and not self.waiting:
-                self._close_cleanly(until)
-            self._drop_connection()
+            if link is not None and not self._inbox:
+                link.end(max(0.05, until - time.monotonic()))
+            elif link is not None:  # in the middle of a frame, which py-amqp could not read
+                link.drop()
+            self._forget()
 
     # -- with the lock held ----------------------------------------------------------------------------------------
 
@@ -150,38 +121,35 @@ class EventWriter:
             self._dropped += 1
 
     def _take_some(self) -> None:
-        """Move waiting events into the bytes that are written next."""
+        """Move waiting events into the frames that are written next."""
         size, frames = 0, list[bytes]()
-        while self._waiting and size < _CHUNK:
+        while self._waiting and size < CHUNK:
             frames.append(self._waiting.popleft())
             size += len(frames[-1])
         self._waiting_bytes -= size
-        self._head, self._head_events, self._sent = b"".join(frames), len(frames), 0
+        self._head, self._head_events = b"".join(frames), len(frames)
 
     def _flush(self) -> None:
-        try:
-            while self._head or self._waiting:
-                if not self._head:
-                    self._take_some()
-                self._sent += self._socket.send(self._head[self._sent :] if self._sent else self._head)
-                if self._sent >= len(self._head):
-                    self._confirms.published += self._head_events
-                    self._head, self._head_events = b"", 0
-        except _WOULD_BLOCK:
+        if self._link is None:
             return
+        try:
+            self._link.write()
+            while not self._link.unsent:
+                self._confirms.published += self._head_events
+                self._head, self._head_events = b"", 0
+                if not self._waiting:
+                    return
+                self._take_some()
+                self._link.write(self._head)
         except (OSError, ValueError) as error:
             self._lost(f"it broke ({error})")
 
     def _read(self) -> None:
         try:
-            while data := self._socket.recv(65_536):
+            while self._link is not None and (data := self._link.receive()):
                 self._inbox += data
                 if problem := self._problem():
                     self._lost(problem)
-                    return
-            self._lost("the broker closed it")
-        except _WOULD_BLOCK:
-            return
         except (OSError, ValueError) as error:
             self._lost(f"it broke ({error})")
 
@@ -199,50 +167,31 @@ class EventWriter:
     def _lost(self, why: str) -> None:
         doubt = f". {self.unconfirmed} were not confirmed and may be lost" if self.unconfirmed else ""
         logger.warning("Events wait for a new connection: %s%s", why, doubt)
-        if time.monotonic() - self._opened_at > STABLE:
-            self._backoff.reset()
-        self._next_try = time.monotonic() + self._backoff.pause()
-        self._sent = 0
-        self._drop_connection()
+        link = self._link
+        self._forget()
+        if link is not None:
+            link.drop()
+        if not self._lasting.is_closed:
+            self._lasting.again(link)
 
-    def _drop_connection(self) -> None:
-        connection, self._connection, self._socket = self._connection, None, None
+    def _forget(self) -> None:
+        self._link = None
         self._inbox.clear()
         self._confirms = Confirms()
-        if connection is not None:
-            connection.collect()  # closes the socket without a close frame
 
-    def _close_cleanly(self, until: float) -> None:
-        """Close with a handshake, so that the broker has read everything that was written."""
-        try:
-            self._socket.settimeout(max(0.05, until - time.monotonic()))
-            self._socket.sendall(close_frame())
-            while data := self._socket.recv(65_536):
-                self._inbox += data
-                if any(method == CONNECTION_CLOSED for method, _ in methods(self._inbox)):
-                    return
-        except (OSError, ValueError):
-            return
+    def _log(self, error: Exception, pause: float) -> None:
+        logger.warning("No connection for events (%r): trying again in %g s", error, pause)
 
-    # -- connecting ------------------------------------------------------------------------------------------------
-
-    def _open(self) -> None:
-        try:
-            connection = self._connect()
-        except Exception as error:  # noqa: BLE001 - tasks continue without events whatever the error
-            pause = self._backoff.pause()
-            logger.warning("No connection for events (%r): trying again in %g s", error, pause)
-            self._next_try = time.monotonic() + pause
-            self._connecting = False
-            return
+    def _adopt(self, link: Link) -> None:
         with self._lock:
-            self._connection, self._connecting = connection, False
-            self._opened_at = time.monotonic()
-            if self._closed:
-                self._drop_connection()
+            if self._lasting.is_closed:
+                link.end()
                 return
-            opened: Any = connection.default_channel
-            self._frames = Frames(self._queue, opened.channel_id, opened.connection.frame_max)
-            self._socket = opened.connection.transport.sock
-            self._socket.setblocking(False)
+            channel = link.connection.default_channel
+            self._frames = Frames(self._queue, channel.channel_id, channel.connection.frame_max)
+            self._link = link
+            try:
+                link.write(self._head)
+            except OSError as error:
+                self._lost(f"it broke ({error})")
             self._flush()

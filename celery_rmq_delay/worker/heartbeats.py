@@ -1,4 +1,4 @@
-"""Non-blocking connections for a worker's Celery events and remote-control replies.
+"""Links for a worker's Celery events and remote-control replies.
 
 Celery sends both from the event loop. In a memory or disk alarm RabbitMQ stops reading from a connection that has
 published. With ``confirm_publish`` the loop blocks from the next heartbeat until the alarm is over, and no message is
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import kombu
+
+from ..amqp.link import Link
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -27,54 +29,28 @@ def wait_for_nothing(consumer: Any) -> None:
     """Keep the events and the remote control of ``consumer``'s worker from waiting for a broker with an alarm."""
 
     def connection_for_write(url: str | None = None, heartbeat: float | None = None) -> Connection:
-        return _Line(consumer.app, consumer.ensure_connected, url=url, heartbeat=heartbeat).connection
+        return _Dropping(consumer.app, consumer.ensure_connected, url=url, heartbeat=heartbeat).connection
 
     consumer.connection_for_write = connection_for_write
     consumer.app.control.mailbox.producer_pool = _Producers(consumer)
 
 
-class _Line:
-    """A connection without confirms that drops messages while the broker blocks it, and closes in time."""
+class _Dropping(Link):
+    """A link for Celery, whose publishes do not wait: messages are dropped while the broker does not take them."""
 
     def __init__(self, app: Celery, connect: Callable[[Connection], object], **options: Any) -> None:
-        self.blocked = False
-        transport = {"confirm_publish": False, "on_blocked": self._on_blocked, "on_unblocked": self._on_unblocked}
-        self.connection: Connection = app.connection_for_write(transport_options=transport, **options)
-        connect(self.connection)
+        super().__init__(app.connection_for_write(**options), connect, patience=PATIENCE)
         line: Any = self.connection  # the stubs do not allow replacing a method
         channel: Any = line.default_channel
-        self._publish, self._close = channel.basic_publish, line.close
-        channel.basic_publish, line.close = self.publish, self.close
+        self._publish = channel.basic_publish
+        channel.basic_publish, line.close = self.publish, self.end
 
     def publish(self, *arguments: Any, **options: Any) -> None:
-        """Publish, unless the broker blocks the connection."""
-        if self.blocked:
-            self.check()
-        if not self.blocked:
+        """Publish, unless the broker does not take it now."""
+        if not self.takes_more:
+            self.turn()
+        if self.takes_more:
             self._publish(*arguments, **options)
-
-    def check(self) -> None:
-        """Update whether the broker blocks the connection."""
-        with suppress(TimeoutError):
-            self.connection.drain_events(timeout=0)
-
-    def close(self) -> None:
-        """Close the connection, cleanly if the broker replies in time."""
-        self.hurry()
-        self._close()
-
-    def hurry(self) -> None:
-        """Limit each wait for a reply to `PATIENCE`."""
-        transport = getattr(self.connection.connection, "transport", None) if self.connection.connected else None
-        if (sock := getattr(transport, "sock", None)) is not None:  # none in memory
-            with suppress(OSError):  # the connection may be lost
-                sock.settimeout(PATIENCE)
-
-    def _on_blocked(self, _reason: str) -> None:
-        self.blocked = True
-
-    def _on_unblocked(self) -> None:
-        self.blocked = False
 
 
 class _Producers:
@@ -82,7 +58,7 @@ class _Producers:
 
     def __init__(self, consumer: Any) -> None:
         self._consumer, self._lock = consumer, threading.Lock()
-        self._line: _Line | None = None
+        self._link: _Dropping | None = None
 
     @contextmanager
     def acquire(self, *_: Any, **__: Any) -> Iterator[kombu.Producer]:
@@ -90,16 +66,15 @@ class _Producers:
         with self._lock:
             yield kombu.Producer(self._usable().connection, auto_declare=False)
 
-    def _usable(self) -> _Line:
-        line = self._line
-        if line is not None and line.connection.connected:
+    def _usable(self) -> _Dropping:
+        link = self._link
+        if link is not None and link.connection.connected:
             try:
-                line.check()
+                link.turn()
             except self._consumer.connection_errors:
-                line.blocked = True
-        if line is None or line.blocked or not line.connection.connected:
-            if line is not None:
-                line.connection.collect()
-            line = self._line = _Line(self._consumer.app, kombu.Connection.connect)
-            line.hurry()
-        return line
+                link.drop()
+        if link is None or not link.takes_more or not link.connection.connected:
+            if link is not None:
+                link.drop()
+            link = self._link = _Dropping(self._consumer.app, kombu.Connection.connect)
+        return link

@@ -24,9 +24,6 @@ from tests.support.brokers.lab import Lab, contents
 from tests.support.brokers.proxy import Proxy, elsewhere
 from tests.support.waiting import BUSY, wait_for
 
-#: More unread bytes than the kernels at both ends buffer.
-LARGE = 15 * 1024 * 1024  # RabbitMQ 4 takes no message of more than 16 MiB
-
 
 class Consumer:
     """The part of Celery's consumer that the connection uses, with an event loop that `run` drives, or without one."""
@@ -139,23 +136,6 @@ def test_a_thread_that_settles_and_the_one_that_reads_confirms_do_not_wait_for_e
     threading.Thread(target=settle, daemon=True).start()
     assert both.wait(BUSY)
     wait_for(lambda: "second" in copies.answers, seconds=BUSY)
-
-
-@pytest.mark.brokers
-def test_nothing_waits_for_a_broker_that_reads_nothing_in_an_alarm(
-    classic_lab: Lab, own_broker: PrivateBroker, make_copies: Callable[..., Copies]
-) -> None:
-    queue, copies = classic_lab.queue(), make_copies()
-    with alarm(own_broker):
-        copies.publish("L" * LARGE, queue)
-        copies.run(lambda: copies.connection.is_blocked)
-        copies.publish("small", queue)
-        copies.turn()
-        assert copies.answers == {}
-
-    copies.run(lambda: len(copies.answers) == 2)
-    assert not any(copies.answers.values())
-    assert [len(contents(classic_lab.get(queue, ack=True))) for _ in range(2)] == [LARGE, len("small")]
 
 
 def test_a_probe_detects_an_alarm_of_the_broker(

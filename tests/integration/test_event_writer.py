@@ -7,12 +7,12 @@ import select
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import kombu
 import pytest
 from celery import Celery
 
 import celery_rmq_delay
 from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.amqp.link import Link
 from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.events import writer as event_writer
 from celery_rmq_delay.events.queue import connect_events, events_queue
@@ -41,9 +41,10 @@ class Pipe:
         self.connections = 0
         self.writer = EventWriter(self._connect, self.queue)
 
-    def _connect(self) -> kombu.Connection:
+    def _connect(self) -> Link:
         self.connections += 1
-        return connect_events(self.lab.connection, self.delay)
+        self.link = connect_events(self.lab.connection, self.delay)
+        return self.link
 
     @property
     def count(self) -> int:
@@ -154,8 +155,7 @@ def test_a_deleted_queue_is_declared_again(make_pipe: Callable[..., Pipe]) -> No
 
 def test_events_without_a_connection_are_written_after_the_reconnect(make_pipe: Callable[..., Pipe]) -> None:
     pipe = make_pipe()
-    socket: Any = pipe.writer._socket
-    socket.shutdown(2)
+    pipe.link.sock.shutdown(2)
     pipe.writer.write(b"1", b"2")
     pipe.writer.write(b"3")
     pipe.reconnected(2)
@@ -166,7 +166,7 @@ def test_a_start_connects_again_where_the_broker_has_closed_the_connection(
     make_pipe: Callable[..., Pipe], own_broker: PrivateBroker
 ) -> None:
     pipe = make_pipe()
-    socket: Any = pipe.writer._socket
+    socket = pipe.link.sock
     own_broker.evaluate(
         '[rabbit_networking:close_connection(Pid, "to see what happens") '
         "|| [{pid, Pid}, {peer_port, Port}] <- rabbit_networking:connection_info_all([pid, peer_port]), "
