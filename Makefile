@@ -76,13 +76,11 @@ fuzz: ## many random examples of hypothesis, then atheris; ARGS='--seconds 600 -
 	@$(RUN) -m pytest -q --hypothesis-profile=fuzz --timeout 3600 tests/unit/test_*_fuzz.py tests/django/test_hostile_fuzz.py
 	@$(RUN) -m fuzz $(ARGS)
 
-lint: ## check style, import directions, use of newer Pythons, the map of folders, discarded words, workflows, and the pages and links of the documentation
+lint: ## check style, import directions, use of newer Pythons, workflows, and the pages and links of the documentation
 	@$(SETUP) --group lint --group docs
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@.venv/bin/lint-imports --no-cache --no-logo
-	@$(RUN) scripts/house.py --check
-	@$(RUN) scripts/words.py
 	@.venv/bin/vermin --quiet --target=3.10- --violations --no-tips --eval-annotations celery_rmq_delay example_django_project
 	@.venv/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
