@@ -1,4 +1,4 @@
-"""Every command with `--help`, with `--json` and with one wrong use, as docs/reference/cli.md has it."""
+"""Every command with `--help`, with `--json` as docs/reference/cli.md has it, and with one wrong use."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from tests.support.commands import run
 
 
 @pytest.mark.slow
-def test_each_command_prints_what_the_table_of_the_documentation_has(
+def test_each_command_prints_what_the_tables_have(
     managed: PrivateBroker, managed_vhost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(URL_VARIABLE, str(managed.management_url))
-    table = [*command_table.lines(command_table.make_shop(managed_vhost))]
+    table, errors = command_table.tables(command_table.make_shop(managed_vhost))
     text = command_table.PAGE.read_text().partition(command_table.BEGIN)[2].partition(command_table.END)[0]
-    assert text.splitlines() == table, "run python -m tests.support.command_table"
+    for found, wanted in ((table, text), (errors, command_table.ERRORS.read_text())):
+        assert found.splitlines() == wanted.splitlines(), "run python -m tests.support.command_table"
 
 
 def test_the_table_has_every_command_and_each_explains_itself() -> None:

@@ -1,7 +1,7 @@
-"""The table of all commands in docs/reference/cli.md: what each prints with ``--json``, and for one wrong use.
+"""What each command prints with ``--json``, the table in docs/reference/cli.md, and for one wrong use, `ERRORS`.
 
-``python -m tests.support.command_table`` runs every command on a private broker and writes the table; the test in
-tests/integration/test_command_table.py compares it.
+``python -m tests.support.command_table`` runs every command on a private broker and writes both; the test in
+tests/integration/test_command_table.py compares them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from celery_rmq_delay.testing import PrivateBroker
 from tests.support.commands import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
+#: A table beside this module: the errors of one wrong use of each command.
+ERRORS = Path(__file__).with_name("command_errors.md")
 BEGIN, END = "<!-- the table: tests/support/command_table.py -->\n", "<!-- the end of the table -->\n"
 
 #: By command: a use with ``--json``, and a wrong use, in the order in which they are run.
@@ -102,27 +104,28 @@ def wrong(output: str) -> str:
     return re.sub(r"\s+", " ", output.rpartition("Error: ")[2]).strip()
 
 
-def lines(app: Celery) -> Iterator[str]:
-    """Run every command; yield the lines of the table."""
-    yield "| Command | Exit code | `--json` prints | Wrong use | Exit code | Error |"
-    yield "|---|---|---|---|---|---|"
+def tables(app: Celery) -> tuple[str, str]:
+    """Run every command; return the table of the page and that of `ERRORS`."""
+    rows = ["| Command | Exit code | `--json` prints |", "|---|---|---|"]
+    errors = ["| Wrong use | Exit code | Error |", "|---|---|---|"]
     for name, (use, misuse) in USES.items():
         right = run(app, *use.split(), "--json", code=None)
         if name == "apply":
             fill(app)
         refused = run(app, *misuse.split(), code=None)
-        yield (
-            f"| `{use}` | {right.exit_code} | {keys(json.loads(right.stdout))} "
-            f"| `{misuse}` | {refused.exit_code} | {wrong(refused.output)} |"
-        )
+        rows.append(f"| `{use}` | {right.exit_code} | {keys(json.loads(right.stdout))} |")
+        errors.append(f"| `{misuse}` | {refused.exit_code} | {wrong(refused.output)} |")
+    page, wrong_uses = ("".join(f"{line}\n" for line in lines) for lines in (rows, errors))
+    return page, wrong_uses
 
 
 def main() -> None:
     with PrivateBroker(management=True) as broker:
         os.environ[URL_VARIABLE] = str(broker.management_url)
-        table = "".join(f"{line}\n" for line in lines(make_shop(broker.url)))
+        table, errors = tables(make_shop(broker.url))
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(before + BEGIN + table + END + rest.partition(END)[2])
+    ERRORS.write_text(errors)
 
 
 if __name__ == "__main__":

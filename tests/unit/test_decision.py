@@ -20,7 +20,7 @@ from celery_rmq_delay.topology.native_retry import NativeRetry
 from tests.support.corpus import corpus
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "what-becomes-of-a-message.md"
-ANY = "any"
+ANY = ""
 LADDER = Ladder((1000, 2000, 3000))
 YES_NO = ("yes", "no")
 FROM = ("origin queue", "quarantine queue")
@@ -42,7 +42,7 @@ class Table(NamedTuple):
 
 def table(heading: str, *values: tuple[str, ...]) -> Table:
     lines = PAGE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines()
-    rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines if line.startswith("|")]
+    rows = [tuple(cell.strip() for cell in line[1:-1].split("|")) for line in lines if line.startswith("|")]
     return Table(values, rows[2:])
 
 
