@@ -139,7 +139,7 @@ def _park(
     template: Template,
     given: argparse.Namespace,
     by_worker: int,
-    tier_index: Callable[[], str],
+    delay_queue: Callable[[], str],
 ) -> None:
     """Let the worker reject its part, publish the rest, and wait until the first task is due."""
     url, messages = run.env["BENCHMARK_BROKER_URL"], given.messages
@@ -148,7 +148,7 @@ def _park(
     _feed(run, url, template, warm, 0)
     _wait(lambda: run.progress().attempts, warm)
     when_idle(sampler.worker)
-    sampler.watch(tier_index())
+    sampler.watch(delay_queue())
     sampler.mark("warm")
     began, limit = time.monotonic(), first + run.options.delay - given.hold - 30
     # Tasks that the worker does not reject in time are published, too.
@@ -160,7 +160,7 @@ def _park(
     sampler.mark("rejected")
     sampler.facts |= {"messages": messages, "rejected": rejected, "published": messages - rejected}
     if messages > rejected:
-        _fill(url, _into(template, sampler.tier_index), messages - rejected, last + run.options.delay)
+        _fill(url, _into(template, sampler.delay_queue), messages - rejected, last + run.options.delay)
         sampler.facts["publish_rate"] = (messages - rejected) / (time.monotonic() - last)
     sampler.mark("parked")
     late = time.monotonic() - first - run.options.delay

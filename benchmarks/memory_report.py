@@ -11,7 +11,7 @@ from rich.console import Console
 
 from benchmarks.output import print_tables, terminal
 from celery_rmq_delay.ladders import QueueType
-from celery_rmq_delay.operations.capacity.costs import CONSTANTS, VERSIONS
+from celery_rmq_delay.operations.capacity import CONSTANTS, VERSIONS
 
 TYPES: tuple[QueueType, ...] = ("classic", "quorum")
 EXCHANGES = ("direct", "topic")
@@ -32,7 +32,7 @@ class Row:
 
 
 def constants(facts: dict[str, Any], rows: Sequence[Row], deaths: Sequence[int]) -> dict[str, float]:
-    """Return the measured constants of `celery_rmq_delay.operations.capacity.costs`.
+    """Return the measured constants of `celery_rmq_delay.operations.capacity`.
 
     The largest over all sizes; memory after a collection, for queues the resident memory if that is larger.
     """
@@ -87,7 +87,7 @@ def print_report(facts: dict[str, Any], rows: Sequence[Row], deaths: Sequence[in
         [name, f"{value:,.0f}", f"{planned[name]:,.0f}" if planned else "-"]
         for name, value in constants(facts, rows, deaths).items()
     ]
-    print_tables(console, [("Constants of rmq-delay capacity", ("constant", "measured", "in costs.py"), known)])
+    print_tables(console, [("Constants of rmq-delay capacity", ("constant", "measured", "in capacity.py"), known)])
     console.print(f"headers that a tier adds, bytes by retries: {', '.join(map(str, deaths))}")
     console.print(
         f"an idle node: {facts['memory'] / 2**20:.0f} MiB of Erlang memory, {facts['rss'] / 2**20:.0f} MiB RSS"

@@ -28,7 +28,7 @@ class Sampler:
         self.samples: list[Sample] = []
         self.marks: dict[str, float] = {}
         self.facts: dict[str, Any] = {}
-        self.tier_index = ""
+        self.delay_queue = ""
         self._run, self._broker, self._interval = run, broker, interval
         self._stop = threading.Event()
         self._error: BaseException | None = None
@@ -40,14 +40,14 @@ class Sampler:
 
     def __exit__(self, kind: object, *_: object) -> None:
         self._stop.set()
-        if self.tier_index:
+        if self.delay_queue:
             self._thread.join()
         if self._error is not None and kind is None:
             raise self._error
 
-    def watch(self, tier_index: str) -> None:
+    def watch(self, delay_queue: str) -> None:
         """Start sampling, with the messages of this delay queue."""
-        self.tier_index = tier_index
+        self.delay_queue = delay_queue
         self._thread.start()
 
     def mark(self, name: str) -> None:
@@ -79,7 +79,7 @@ class Sampler:
             broker=self._broker.memory(collected=self.collector is not None),
             broker_rss=None if pid is None else usage(pid).rss,
             disk=self._broker.disk(),
-            parked=channel.queue_declare(self.tier_index, passive=True).message_count,
+            parked=channel.queue_declare(self.delay_queue, passive=True).message_count,
             ready=channel.queue_declare("work", passive=True).message_count,
             attempts=self._run.progress().attempts,
         )

@@ -14,7 +14,7 @@ from benchmarks.contenders import CHECKOUT
 from benchmarks.memory_report import TYPES, Row, constants
 from benchmarks.processes import end, tree, usage
 from benchmarks.retry_roundtrip import package_at
-from celery_rmq_delay.operations.capacity.costs import CONSTANTS
+from celery_rmq_delay.operations.capacity import CONSTANTS
 from tests.support.waiting import wait_for
 
 

@@ -197,10 +197,10 @@ class ConfirmingPublisher:
         self._connection: Any = None
         self._channel: Any = None
         self._frame_max = _FRAME_MAX
-        #: How many publishes were requested, and how many are written on this channel.
+        #: Number of requested publishes, and of those that are written on this channel.
         self._accepted = self._published = 0
         self._pending: dict[int, _Pending] = {}
-        #: Whose objects were declared on this channel.
+        #: The functions whose objects were declared on this channel.
         self._declared: set[Callable[[], Objects]] = set()
         self._outbox: deque[_Pending] = deque()
         self._flushing = False

@@ -93,7 +93,7 @@ setattr(frame_handler, "__json__", lambda: f"{__name__}.frame_handler")  # noqa:
 
 
 def tolerate(connection: Connection) -> None:
-    """Let a connection that is not open yet take whatever the broker delivers; one that has a handler keeps it."""
+    """Make a connection that is not open yet accept messages with undecodable properties, unless it has a handler."""
     connection.transport_options = tolerant(connection.transport_options)
 
 

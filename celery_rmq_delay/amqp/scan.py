@@ -73,7 +73,7 @@ class Scan:
         self._bound: dict[tuple[str, str], bool] = {}
         #: The current message as received: the yielded one is decompressed.
         self.raw: amqp.Message | None = None
-        #: How many messages were inspected.
+        #: Number of inspected messages.
         self.seen = 0
         #: Whether all messages of the queue were inspected.
         self.complete = False

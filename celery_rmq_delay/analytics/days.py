@@ -43,7 +43,7 @@ class Days:
         return self.extended(-(-earlier // timedelta(days=1)), 0)
 
     def extended(self, before: int, after: int) -> Days:
-        """Return these days and so many before and after them, as far as there are any."""
+        """Return these days, extended by ``before`` and ``after`` days, within the range of `date`."""
         first = self.first - timedelta(days=min(before, (self.first - date.min).days))
         return Days(first, self.last + timedelta(days=min(after, (date.max - self.last).days)))
 

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 #: Declares the objects for a user who may not.
 _COMMAND = "apply --exact-delays"
-#: For how long a new connection may rely on what an earlier one to the same broker has declared, in seconds.
+#: Seconds for which a new connection may rely on what an earlier one to the same broker has declared.
 RELIED_ON = 60.0
 
 
@@ -62,7 +62,7 @@ def _opened(connection: Connection) -> amqp.Connection:
     return opened
 
 
-#: Those of all apps.
+#: The exact delays of all apps of this process.
 _EVERY: WeakSet[ExactDelays] = WeakSet()
 
 
@@ -81,9 +81,9 @@ class ExactDelays:
             levels=settings.exact.levels,
         )
         self.topologies = tuple(make(name, self.options) for name in settings.exact.topologies)
-        #: By AMQP connection: a new one may lead to another broker, or to one that has lost its objects.
+        #: State by AMQP connection: a new connection may lead to another broker, or to one that has lost its objects.
         self._known: WeakKeyDictionary[amqp.Connection, _Known] = WeakKeyDictionary()
-        #: By broker: the newest of these, for the next connection. Without a pool each call has one of its own.
+        #: The newest of these states by broker, for the next connection. Without a pool each call opens a connection.
         self._newest: dict[Hashable, _Known] = {}
         self._lock = threading.RLock()
         _EVERY.add(self)
@@ -112,7 +112,7 @@ class ExactDelays:
 
     @cached_property
     def _noticed(self) -> frozenset[Exchange | Queue | Binding]:
-        """The frames into which messages are published: if they are gone, the broker refuses the message."""
+        """The shared objects that messages are published to: if they are gone, the broker refuses the message."""
         return frozenset(each for topology in self.topologies if topology.holding() for each in topology.frame())
 
     def topology(self, connection: Connection) -> Topology:

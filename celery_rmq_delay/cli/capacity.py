@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,22 +12,23 @@ import click
 from ..app.state import find_state, state_of
 from ..durations import parse_ms
 from ..exceptions import SettingsError
-from ..ladders import QueueType
-from ..operations.capacity.costs import VERSIONS
-from ..operations.capacity.estimate import estimate
-from ..operations.capacity.quantities import parse_rate, parse_shares, parse_size
-from ..operations.capacity.text import estimate_json, estimate_text
-from ..operations.capacity.workload import Workload
+from ..ladders import Ladder, QueueType
+from ..operations.capacity import VERSIONS, Workload, estimate
 from ..settings.exact import ExactSettings
 from ..settings.parser import parse_settings
 from .base import Command, as_json, options, show, verbose_option
+from .capacity_output import estimate_json, estimate_text
 
 if TYPE_CHECKING:
     from celery import Celery
 
-    from ..ladders import Ladder
-
 _COUNT = click.IntRange(1)
+_NUMBER = r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)"
+_RATE = re.compile(rf"{_NUMBER}\s*(?:/\s*(s|m|h|d))?")
+_SHARE = re.compile(rf"{_NUMBER}\s*(%?)")
+_SIZE = re.compile(rf"{_NUMBER}\s*([kKMGT]i?)?B?")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 @click.command(cls=Command)
@@ -63,8 +66,9 @@ def capacity(ctx: click.Context, *, verbose: bool, as_json: bool, **given: Any) 
         found = estimate(_workload(ctx.obj.app, given))
     except SettingsError as error:  # of the options: those of the app are checked by `install`
         raise click.UsageError(str(error), ctx) from error
-    show(estimate_json(found), estimate_text(found, verbose=verbose), as_json=as_json)
-    ctx.exit(1 if found.warnings else 0)
+    data = estimate_json(found)
+    show(data, estimate_text(found.workload, data, verbose=verbose), as_json=as_json)
+    ctx.exit(1 if data["warnings"] else 0)
 
 
 def _workload(app: Celery, given: dict[str, Any]) -> Workload:
@@ -73,21 +77,21 @@ def _workload(app: Celery, given: dict[str, Any]) -> Workload:
     delay = find_state(app)
     exact = delay.settings.exact if delay else ExactSettings()
     return Workload(
-        rate=parse_rate(given["rate"], "--rate"),
+        rate_per_s=parse_rate(given["rate"], "--rate"),
         failures=parse_shares(given["failure_rate"], "--failure-rate"),
-        size=parse_size(given["size"], "--size"),
+        size_bytes=parse_size(given["size"], "--size"),
         ladder=ladder,
         queue_type=queue_type,
         replicas=given["replicas"],
         nodes=given["nodes"],
         queues=given["queues"],
         outage_ms=parse_ms(given["outage"], "--outage") if given["outage"] else 0,
-        countdown_rate=parse_rate(given["countdown_rate"], "--countdown-rate"),
+        countdown_rate_per_s=parse_rate(given["countdown_rate"], "--countdown-rate"),
         countdown_ms=parse_ms(given["countdown"], "--countdown") if given["countdown"] else 0,
         levels=exact.levels if "levels" in exact.topologies else 0,
         unit_ms=exact.unit_ms,
         version=given["rabbitmq"],
-        node_memory=parse_size(given["node_memory"], "--node-memory") if given["node_memory"] else None,
+        node_memory_bytes=parse_size(given["node_memory"], "--node-memory") if given["node_memory"] else None,
     )
 
 
@@ -122,3 +126,40 @@ def _of_app(app: Celery, name: str | None, *, own: bool) -> tuple[Ladder, QueueT
             raise SettingsError("--queue", name, "The settings exclude this queue: it has no ladder.")
         settings = delay.settings.default
     return settings.ladder, delay.queue_type(queue)
+
+
+def parse_rate(text: str, option: str) -> float:
+    """Return messages a second from ``5000/s``, ``300/m``, ``10/h``, ``1e6/d``, or a number of messages a second."""
+    found = _RATE.fullmatch(text.strip())
+    if found is None:
+        raise SettingsError(option, text, 'Write a rate such as "5000/s", "300/m" or "1e6/d".')
+    return _finite(float(found.group(1)) / _SECONDS[found.group(2) or "s"], text, option)
+
+
+def parse_shares(text: str, option: str) -> tuple[float, ...]:
+    """Return shares from 0 to 1 from ``0.02``, ``2%``, or one for each attempt: ``0.02,0.5``."""
+    shares = []
+    for part in text.split(","):
+        found = _SHARE.fullmatch(part.strip())
+        share = float(found.group(1)) / (100 if found.group(2) else 1) if found else -1
+        if not 0 <= share <= 1:
+            hint = 'Write a share from 0 to 1 such as "0.02" or "2%", or one for each attempt: "0.02,0.5".'
+            raise SettingsError(option, text, hint)
+        shares.append(share)
+    return tuple(shares)
+
+
+def parse_size(text: str, option: str) -> int:
+    """Return bytes from ``2KiB`` (of 1024), ``1MB`` (of 1000), ``500B`` or a number of bytes."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise SettingsError(option, text, 'Write a size such as "500B", "2KiB", "1MB" or "8GiB".')
+    unit = found.group(2) or ""
+    base = 1024 if unit.endswith("i") else 1000
+    return round(_finite(float(found.group(1)) * base ** _POWERS.get(unit[:1], 0), text, option))
+
+
+def _finite(value: float, text: str, option: str) -> float:
+    if not math.isfinite(value):
+        raise SettingsError(option, text, "This is too much for a number.")
+    return value

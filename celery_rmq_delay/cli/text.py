@@ -21,7 +21,7 @@ from ..operations.status import QueueStatus, Status, TierStatus
 from ..operations.uninstall.leftovers import Kind, Report
 from ..tables import table
 
-#: Objects left for the same reason of which a short text has the names.
+#: Number of objects, left for the same reason, that a short text names.
 _LEFT = 3
 _PLURALS: dict[Kind, str] = {"queue": "queues", "exchange": "exchanges", "policy": "policies"}
 _MESSAGE_WIDTH = 60
@@ -269,7 +269,7 @@ def adopted_text(found: AdoptionOutcome) -> str:
 
 
 def uninstalled_text(report: Report, *, verbose: bool) -> str:
-    """Return what an uninstall did or would do, and what is left; all names only if ``verbose``."""
+    """Return what an uninstall did or would do, and what it left; names every object only if ``verbose``."""
     return "\n".join(_uninstalled(report, verbose=verbose))
 
 

@@ -21,7 +21,7 @@ class Screen:
         self._out, self._shown, self._lines = out, "", 0
 
     def show(self, seen: Seen, seconds: float) -> None:
-        """Show a state so many seconds after the tasks were published."""
+        """Show a state, ``seconds`` after the tasks were published."""
         if not self._out.isatty():
             if (text := line(seen)) != self._shown:
                 self._write(f"{seconds:4.1f} s  {text}\n")

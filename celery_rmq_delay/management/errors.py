@@ -15,7 +15,7 @@ _NAME_IT = f"name its address with --management-url, {URL_VARIABLE} or the setti
 _NO_PERMISSION = "virtual host"
 #: The reasons for a user without any tag, and for a wrong password (before and since RabbitMQ 4).
 _NO_ACCESS = {"Not management user", "Login failed", "Not_Authorized"}
-#: By tag: what a user with it may write, and what else that needs.
+#: What a user may write with a tag, and what else that needs.
 _WRITES = {
     "policymaker": ("write policies", " and permissions on the vhost"),
     "administrator": ("create and delete vhosts", ""),

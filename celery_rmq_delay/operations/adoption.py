@@ -210,7 +210,7 @@ class Adopter:
         return UndoPlan(queue, present, adoption is not None and adoption.in_force, base)
 
     def undo(self, plan: UndoPlan, *, force: bool = False) -> Outcome:
-        """Let the workers forward again, and then delete the policy.
+        """Make the workers forward again, and then delete the policy.
 
         Raises `AdoptionError` if not every consumer of the queue has confirmed, unless ``force``: restart those that
         did not reply first. Messages are safe at that point, as the policy still exists.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..app.state import AppState
 
 
-#: The share of the maximum length from which on an event queue needs a collector.
+#: An event queue needs a collector when this share of its maximum length is reached.
 _NEARLY_FULL = 0.9
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..app.state import AppState
     from ..topology.ladder import LadderPlan
 
-#: In place of a tier's delay: the tasks that wait for an exact delay.
+#: Stands for a tier's delay: selects the tasks that wait for an exact delay.
 EXACT: Literal["exact"] = "exact"
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 

@@ -63,7 +63,7 @@ def confirming(app: Celery, given: Connection | None = None) -> Iterator[Produce
         yield producer
 
 
-#: By connection: its address, and the key of its pool of confirming producers, as creating that takes longer than a
+#: The address of a connection, and the key of its pool of confirming producers: creating the key takes longer than a
 #: publish.
 _pools: WeakKeyDictionary[Connection, tuple[object, Connection]] = WeakKeyDictionary()
 
@@ -84,7 +84,7 @@ def _confirming(app: Celery, given: Connection | None) -> Connection:
 
 
 def _leave_to_the_parent() -> None:
-    """Let this process, which was forked, open its own connections: the parent might get their confirms otherwise.
+    """Drop the parent's connections in a forked process, which opens its own: the parent might read their confirms.
 
     billiard does so in a worker's child processes. The inherited sockets are closed here without a word to the broker.
     """

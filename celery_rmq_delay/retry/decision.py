@@ -35,7 +35,7 @@ class Action(str, Enum):
     EXHAUSTED = "exhausted"
     #: Ack it.
     ACK = "ack"
-    #: Let its attempt, which runs or has ended in this worker, go on with it.
+    #: Hand it to its attempt, which runs or has ended in this worker.
     ADOPT = "adopted"
     #: Leave it to Celery, which rejects it, or to the broker, which delivers it again.
     LEAVE = "leave"
@@ -99,7 +99,7 @@ class Place(NamedTuple):
 
     @property
     def max_requeues(self) -> int:
-        """How often a message is requeued where a lost worker counts as a requeue, too."""
+        """Return how often a message may be requeued, where a lost worker counts as a requeue, too."""
         return min(max(1, self.max_crashes), self.rejections_allowed)
 
 
@@ -224,11 +224,11 @@ class Ending(NamedTuple):
     """What to do with the message of an attempt that has ended."""
 
     action: Action
-    #: With `Action.PARK`: the path to its delay queue, the tier's number from 1, and an exact delay instead of it.
+    #: For `Action.PARK`: the path to its delay queue, and the tier's number from 1 or an exact delay.
     path: RetryPath = RetryPath.COPY
     tier_index: int = 0
     delay_ms: int | None = None
-    #: With `Action.EXHAUSTED`, and where a task is discarded: the reason.
+    #: For `Action.EXHAUSTED` and discarded tasks: the reason.
     reason: str | None = None
 
 

@@ -63,12 +63,12 @@ class LadderPlan:
         ``highest_tier``: the length of the longest ladder the queue ever had; messages may still return from its tiers.
         """
         highest = max(highest_tier, *(len(ladder) for ladder in self.ladders.values()))
-        found = self._frame()
+        found = self._shared()
         for ladder in self.ladders.values():
             found += self.ladder_objects(ladder, highest)
         return found + Objects(bindings=tuple(self.return_binding(tier_index) for tier_index in range(1, highest + 1)))
 
-    def _frame(self) -> Objects:
+    def _shared(self) -> Objects:
         return self._returns() + Objects(self.routing_exchanges, (self.quarantine_queue(),))
 
     @property

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 #: Task id, task, retries, generation, how often its task has requeued the message, and a hash of its body.
 Key = tuple[Any, str, int, int, int, int]
-#: How many ended attempts are kept whose outcome could not be applied, and how many keys of cancelled ones, of messages
-#: that have not ended, and of those that look the same.
+#: Maximum numbers of ended attempts whose outcome could not be applied, of cancelled attempts, and of messages that
+#: look the same; and of messages that have not ended.
 _MOST = 1000
 _MOST_MET = 10_000
 #: How many attempts are kept whose outcome was applied, and the bytes of their messages: nothing shows whether the
@@ -68,7 +68,7 @@ class Attempts:
         self.lock = threading.RLock()
         self._running: dict[Key, Attempt] = {}
         self._ended: OrderedDict[Key, Attempt] = OrderedDict()
-        #: With the time of their end, monotonic.
+        #: Attempts whose outcome was applied, with the monotonic time of their end.
         self._settled: OrderedDict[Key, tuple[Attempt, float]] = OrderedDict()
         self._bytes = 0
         self._cancelled: OrderedDict[Key, None] = OrderedDict()

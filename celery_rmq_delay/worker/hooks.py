@@ -24,7 +24,7 @@ TRIED = {
     "amqp": ("5.4.2", "5.4.2"),
 }
 
-#: By module, class or function: its attributes and those of its instances, or its parameters.
+#: The attributes that a module, class or instance must have, or the parameters of a function, by its path.
 HOOKS: dict[str, tuple[str, ...]] = {
     # Incoming messages: handlers, also of unreadable messages.
     "celery.worker.consumer.consumer:Consumer": (

@@ -32,7 +32,10 @@ _OF_DATA = (
 
 
 def guard(consumer: Any, worker: WorkerSide) -> None:
-    """Let ``worker`` take over messages that Celery's consumer cannot read, or would drop for lack of dead letters."""
+    """Route unreadable messages to the exhausted queue.
+
+    Also messages that Celery would drop by a reject because their queue has no dead-letter exchange.
+    """
     make = consumer.create_task_handler
 
     def create_task_handler(*args: Any, **options: Any) -> Callable[[Message], Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The prefetch count of one worker: at most so many confirms are outstanding.
+#: The prefetch count of one worker, and so its maximum number of outstanding confirms.
 _PREFETCH = 500
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TAG = "rmq-delay-quarantine-"
 #: Seconds between two checks for a free process.
 _POLL = 0.02
-#: For how many seconds quarantined tasks run first when a process is free: if one has started, and if none has.
+#: Seconds for which quarantined tasks run first when a process is free: after one has started, and before.
 _TURN, _FIRST = 0.25, 1.0
 
 

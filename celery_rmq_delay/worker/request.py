@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How an attempt ended whose message Celery may neither ack nor reject by itself.
+#: Ends of an attempt after which Celery may neither ack nor reject the message by itself.
 _FAILURES = (End.FAILED, End.LOST, End.CRASHED, End.REJECTED)
 _NO_FAILURE = (Ignore, Reject, Retry, MemoryError, stock.Terminated, CeleryTerminated)
 

@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 #: The remote-control command by which workers return their loops.
 COMMAND = "rmq_delay_requeues"
-#: The number of requeues in a row from which on a message is in a loop.
+#: A message is in a loop after this many requeues in a row.
 LOOP = 100
 #: Seconds after the last requeue until a loop is over.
 RECENT = 60.0
@@ -23,7 +23,7 @@ class Loop:
     queue: str
     task: str
     most: int
-    #: When it did so last: seconds of the monotonic clock.
+    #: Time of its last requeue, in seconds of the monotonic clock.
     at: float
 
 

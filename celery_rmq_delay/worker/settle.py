@@ -70,7 +70,7 @@ class Settling:
         self.reporter: Reporter | None = None
         #: The messages of tasks that wait for another attempt to publish their copy, by identity.
         self._waiting: dict[int, Message] = {}
-        #: By destination: when its waiting messages are logged again, in seconds of the monotonic clock, and pauses.
+        #: When the waiting messages of a destination are logged again (seconds of the monotonic clock), and the pauses.
         self._logged: dict[str, tuple[float, Backoff]] = {}
         self.attempts = Attempts(_is_lost)
         #: The minimum number of messages that were delivered on the channel of the origin queues.
@@ -119,7 +119,7 @@ class Settling:
             self.consumer.call_soon(act)
 
     def restore_prefetch(self, restore: Callable[..., object], *args: Any) -> None:
-        """Let Celery restore the prefetch count in the loop: it would do so where a message is acked, in any thread.
+        """Restore the prefetch count in the event loop; Celery would do so in the thread that acks a message.
 
         It waits for a reply, and two threads, or greenlets, that read one connection may both miss it.
         """
@@ -143,7 +143,7 @@ class Settling:
 
     @property
     def patience(self) -> float:
-        """For how many seconds a stopping worker waits for a reply of the broker."""
+        """Seconds for which a stopping worker waits for a reply of the broker."""
         return COLD_TIMEOUT if _is_cold() else CONFIRM_TIMEOUT
 
     def take_the_rest(self) -> None:

@@ -232,7 +232,7 @@ def _settled(tracer: Tracer, task: Task[Any, Any]) -> Tracer:
 
 
 def _start_without_backend(task: Task[Any, Any]) -> None:
-    """Let a task run although the backend of this thread cannot store STARTED: Celery would report it as failed."""
+    """Run a task although the backend of this thread cannot store STARTED; Celery would report the task as failed."""
     backend: Any = task.backend  # the stubs allow no other method
     if "store_result" in vars(backend):
         return

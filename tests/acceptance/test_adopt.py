@@ -40,7 +40,7 @@ def adopt(lab: Lab, managed: PrivateBroker, *options: str, code: int = 0) -> Res
 def parked_by(lab: Lab) -> str | None:
     """Let one task fail; return the reason of its last death in the origin queue, None where it was copied."""
     lab.task("fails").delay(99)
-    message: amqp.Message = wait_for(lambda: lab.take(lab.tier_index(1, 3_600_000)))[0]
+    message: amqp.Message = wait_for(lambda: lab.take(lab.delay_queue(1, 3_600_000)))[0]
     deaths = message.headers.get("x-death") or []
     return next((death["reason"] for death in deaths if death["queue"] == "shop"), None)
 

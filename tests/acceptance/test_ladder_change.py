@@ -66,7 +66,7 @@ def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_tiers_ar
     plan = app._rmq_delay.plan("shop", reason_routing=True)
     with app.connection_for_write() as connection:
         prune(connection, plan, {}, now=True)
-    pruned, kept = lab.tier_index(1, 300), state_of(app).delay_queue("shop", 1, plan.ladder.tiers_ms[0])
+    pruned, kept = lab.delay_queue(1, 300), state_of(app).delay_queue("shop", 1, plan.ladder.tiers_ms[0])
     assert lab.counts(pruned, kept) == {pruned: None, kept: 0}
     close_app(app)
 

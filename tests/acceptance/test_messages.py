@@ -65,7 +65,7 @@ def test_an_unknown_task_advances_through_the_ladder_and_ends_in_exhausted(runni
 
     assert found.body == message.body
     tiers = [death["queue"] for death in found.headers["x-death"] if death["reason"] == "expired"]
-    assert sorted(tiers) == [running.tier_index(tier_index, 300 * tier_index) for tier_index in (1, 2, 3)]
+    assert sorted(tiers) == [running.delay_queue(tier_index, 300 * tier_index) for tier_index in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(

@@ -74,4 +74,4 @@ def test_a_temporary_queue_has_no_delay_queues_that_would_stay_in_the_broker(
 
     wait_for(result.ready)
     assert len(lab.attempts(result.id)) == 2
-    assert lab.counts(lab.tier_index(1, 300, "brief")) == {lab.tier_index(1, 300, "brief"): None}
+    assert lab.counts(lab.delay_queue(1, 300, "brief")) == {lab.delay_queue(1, 300, "brief"): None}

@@ -12,10 +12,10 @@ from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.app.exact import ExactDelays
 from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names
-from celery_rmq_delay.operations.capacity.objects import Counts, ladder_counts, levels_counts
 from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.common import origin_arguments
+from celery_rmq_delay.topology.counts import Counts, ladder_counts, levels_counts
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
 

@@ -98,10 +98,10 @@ def test_a_changed_ladder_is_planned_as_a_change(lab: Lab) -> None:
 
 def test_an_object_that_apply_cannot_change_is_reported_with_exit_code_1(classic_lab: Lab) -> None:
     app, plan = opened(classic_lab)
-    tier_index = plan.delay_queue(1, HOUR).name
-    classic_lab.channel.queue_delete(tier_index)
-    classic_lab.queue(tier_index, **{"x-message-ttl": 1})
-    assert f"! queue {tier_index} cannot be changed" in run(app, "plan", code=1).output
+    delay_queue = plan.delay_queue(1, HOUR).name
+    classic_lab.channel.queue_delete(delay_queue)
+    classic_lab.queue(delay_queue, **{"x-message-ttl": 1})
+    assert f"! queue {delay_queue} cannot be changed" in run(app, "plan", code=1).output
     assert "rmq-delay doctor" in run(app, "apply", code=1).output
 
 

@@ -61,12 +61,12 @@ def test_a_deleted_object_is_missing_and_one_with_other_arguments_is_a_conflict(
     assert found(app)["exact-missing"].found == f"1 exchanges or queues are missing: {exchange}."
     lab.channel.exchange_delete(plan.names.returns)
     assert plan.names.returns in found(app)["missing"].found
-    tier_index = plan.delay_queue(1, HOUR).name
-    lab.channel.queue_delete(tier_index)
-    lab.queue(tier_index, **{"x-message-ttl": 1})
+    delay_queue = plan.delay_queue(1, HOUR).name
+    lab.channel.queue_delete(delay_queue)
+    lab.queue(delay_queue, **{"x-message-ttl": 1})
     finding = found(app)["conflict"]
     assert finding.severity == "error"
-    assert tier_index in finding.found
+    assert delay_queue in finding.found
 
 
 def test_settings_that_were_not_applied_are_found(lab: Lab) -> None:

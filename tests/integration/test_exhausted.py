@@ -108,12 +108,12 @@ def test_a_message_that_is_due_after_its_queue_was_deleted_is_exhausted(lab: Lab
     def opened_and_deleted(tier: int) -> LadderPlan | None:
         """Delete a queue whose message is parked; return nothing if it was due by then and was deleted as well."""
         _, plan = opened(lab, tiers=[f"{tier}s", "1h"])
-        tier_index = plan.delay_queue(1, 1000 * tier).name
-        lab.publish(tier_index if is_copy else plan.queue, headers={"id": "a", "task": "t"})
+        delay_queue = plan.delay_queue(1, 1000 * tier).name
+        lab.publish(delay_queue if is_copy else plan.queue, headers={"id": "a", "task": "t"})
         if not is_copy:
             lab.reject(lab.get(plan.queue))
         wait_for(
-            lambda: any(ready_counts(lab.connection, [tier_index, plan.queue]).values()), "the message, parked or back"
+            lambda: any(ready_counts(lab.connection, [delay_queue, plan.queue]).values()), "the message, parked or back"
         )
         return plan if lab.channel.queue_delete(plan.queue) == 0 else None
 
@@ -132,8 +132,8 @@ def test_a_message_that_is_rejected_after_its_delay_queue_was_deleted_is_exhaust
     lab: Lab, tiers: dict[str, Any]
 ) -> None:
     _, plan = opened(lab, **tiers)
-    for _, _, tier_index in plan.delay_queues(plan.ladders.values()):
-        lab.channel.queue_delete(tier_index.name)
+    for _, _, delay_queue in plan.delay_queues(plan.ladders.values()):
+        lab.channel.queue_delete(delay_queue.name)
     lab.publish(plan.queue, headers={"id": "a", "task": "t"})
     lab.reject(lab.get(plan.queue))
 
@@ -176,8 +176,8 @@ def test_a_requeued_task_starts_its_ladder_again(lab: Lab) -> None:
     kept = {"id": "a", "task": "shop.charge", "retries": 0, h.LANE: 3}
     assert h.without_dead_letters(back.headers) == {**kept, h.GENERATION: 1}
     lab.reject(back)
-    tier_index = plan.delay_queue(1, 3_600_000).name
-    wait_for(lambda: ready_counts(lab.connection, [tier_index])[tier_index] == 1, "the first tier")
+    delay_queue = plan.delay_queue(1, 3_600_000).name
+    wait_for(lambda: ready_counts(lab.connection, [delay_queue])[delay_queue] == 1, "the first tier")
     assert ready_counts(lab.connection, [name])[name] == 0
 
 

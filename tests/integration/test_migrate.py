@@ -224,7 +224,7 @@ def test_a_delay_too_long_for_the_target_stays(movers: Movers) -> None:
     ((reason, count),) = report.left.items()
     assert ("longer than 2h" in reason, count) == (True, 1)
     movers.holds(1, *levels(movers))
-    movers.holds(1, movers.tier_index(2, "2h"))
+    movers.holds(1, movers.delay_queue(2, "2h"))
 
 
 def test_another_unit_and_another_prefix_are_other_sources(movers: Movers) -> None:
@@ -282,7 +282,7 @@ def test_a_failed_task_keeps_its_attempts(movers: Movers) -> None:
         apply_plan(movers.connection, plan)
     parked = time.time()
     movers.park("a", retries=1)
-    movers.holds(1, movers.tier_index(1, "1h"))
+    movers.holds(1, movers.delay_queue(1, "1h"))
     began = time.time()
     report = movers.migrate("ladder", "levels")
     ended = time.time()
@@ -304,13 +304,13 @@ def test_retired_tiers_move_to_the_ladder_in_force(movers: Movers) -> None:
         for plan in plans(movers.connection, movers.delay):
             apply_plan(movers.connection, plan)
         movers.park(tiers[0])
-    movers.holds(1, movers.tier_index(1, "3h"))
-    movers.holds(1, movers.tier_index(1, "1h"))
+    movers.holds(1, movers.delay_queue(1, "3h"))
+    movers.holds(1, movers.delay_queue(1, "1h"))
     report = movers.migrate("ladder", "ladder")
     adds_up(report)
     assert (report.before, report.moved) == (1, {"orders": 1})
-    movers.holds(1, movers.tier_index(2, "4h"))
-    movers.holds(1, movers.tier_index(1, "1h"))
+    movers.holds(1, movers.delay_queue(2, "4h"))
+    movers.holds(1, movers.delay_queue(1, "1h"))
 
 
 def test_messages_published_during_a_migration_are_reported(quorum: Movers) -> None:

@@ -81,7 +81,7 @@ def test_a_message_moves_and_arrives_when_due(
         named = fill(movers, source, wait)
         ready = time.time()
         if source in ("celery-native", "ladder"):
-            waiting = level_names() if source == "celery-native" else [movers.tier_index(1, f"{wait}s")]
+            waiting = level_names() if source == "celery-native" else [movers.delay_queue(1, f"{wait}s")]
             movers.holds(1, *waiting)
         go_on(movers, wait + 1, exact_delays=["levels", "levels", "loop"])
         began = time.time()
@@ -113,4 +113,4 @@ def test_the_limits_of_a_ladder_are_its_tiers(make_movers: Callable[..., Movers]
     movers.call(3000)
     report = movers.migrate("levels", "ladder")
     assert report.moved == {"orders": 1}
-    movers.holds(1, movers.tier_index(2, "1h"))
+    movers.holds(1, movers.delay_queue(2, "1h"))

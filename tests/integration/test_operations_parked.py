@@ -51,7 +51,7 @@ def test_a_parked_task_runs_now_and_the_others_stay(desk: ParkedDesk) -> None:
     assert [message.headers["id"] for message in messages] == ["id-1", "id-2"]
     assert [message.delivery_info["routing_key"] for message in messages] == [return_key("payments", 1)] * 2
     assert [message.headers["retries"] for message in messages] == [1, 1]
-    assert desk.counts(desk.tier_index(1)) == [2]
+    assert desk.counts(desk.delay_queue(1)) == [2]
     assert states() == {TaskState.PARKED: 2, TaskState.RUNNING: 2}
     assert set(Attempt.objects.values_list("kind", "reason", "worker")) == {("requeued", "run_now", "alice")}
 
@@ -60,7 +60,7 @@ def test_a_parked_task_runs_now_and_the_others_stay(desk: ParkedDesk) -> None:
 def test_a_discarded_parked_task_is_kept_and_can_be_requeued(desk: ParkedDesk) -> None:
     desk.parked(3)
     assert done(Kind.DISCARD, "id-1").message == "1 discarded"
-    assert desk.counts(desk.tier_index(1), "payments") == [2, 0]
+    assert desk.counts(desk.delay_queue(1), "payments") == [2, 0]
     assert states() == {TaskState.PARKED: 2, TaskState.DISCARDED: 1}
     assert Payload.objects.get().body == b"body 1"
 
@@ -92,7 +92,7 @@ def test_tasks_discarded_from_quorum_queues_do_not_come_back_when_the_broker_is_
         done(Kind.DISCARD, *(f"id-{number}" for number in range(100)))
     assert own_broker.pid is None
     own_broker.start()
-    wait_for(lambda: desk.counts(desk.tier_index(1)) == [20], "the tasks that were not discarded")
+    wait_for(lambda: desk.counts(desk.delay_queue(1)) == [20], "the tasks that were not discarded")
 
 
 def test_a_late_event_does_not_park_a_discarded_task_again(desk: ParkedDesk) -> None:
@@ -131,7 +131,7 @@ def test_a_search_stops_where_an_inspection_would_leave_traces(
     desk.parked(3)
     operation = done(Kind.RUN_NOW, "id-2")
     assert operation.message == "0 sent to run now, 1 skipped (not among the first 2 messages of its delay queue)"
-    assert desk.counts(desk.tier_index(1)) == [3]
+    assert desk.counts(desk.delay_queue(1)) == [3]
 
 
 def test_parked_and_exhausted_tasks_are_discarded_together(desk: ParkedDesk) -> None:
@@ -148,7 +148,7 @@ def test_a_discard_that_was_cut_off_before_the_ack_is_finished(desk: ParkedDesk)
     operation = freeze(Kind.DISCARD, records, actor=ALICE, reason="")
     records.update(state=TaskState.DISCARDED, operation=operation)
     assert run(operation).message == "2 discarded"
-    assert desk.counts(desk.tier_index(1), "payments") == [0, 0]
+    assert desk.counts(desk.delay_queue(1), "payments") == [0, 0]
 
 
 def test_a_discard_that_was_cut_off_after_the_ack_is_finished(desk: ParkedDesk) -> None:
@@ -189,7 +189,7 @@ def test_an_error_while_messages_are_processed_leaves_their_outcome_unknown(
     assert operation.message.endswith(
         "(an error stopped the operation while it was being processed). RuntimeError: out of order"
     )
-    assert desk.counts(desk.tier_index(1)) == [1 if kind == Kind.RUN_NOW else 2]
+    assert desk.counts(desk.delay_queue(1)) == [1 if kind == Kind.RUN_NOW else 2]
 
 
 def test_a_task_that_ran_now_and_failed_again_at_once_stays_parked(
@@ -200,7 +200,7 @@ def test_a_task_that_ran_now_and_failed_again_at_once_stays_parked(
     synchronise = Scan.synchronise
 
     def synchronise_late(scan: Scan) -> None:
-        TaskRecord.objects.filter(task_id="id-0").update(attempt=1, tier=2, delay_queue=desk.tier_index(2))
+        TaskRecord.objects.filter(task_id="id-0").update(attempt=1, tier=2, delay_queue=desk.delay_queue(2))
         synchronise(scan)
 
     monkeypatch.setattr(Scan, "synchronise", synchronise_late)
@@ -216,7 +216,7 @@ def test_many_are_found_in_the_order_in_which_they_wait(desk: ParkedDesk) -> Non
     assert [message.headers["id"] for message in desk.taken()] == wanted
     with kombu.Connection(desk.url) as connection:
         channel = connection.channel()
-        left = [channel.basic_get(desk.tier_index(1), no_ack=True).headers["id"] for _ in range(65)]
+        left = [channel.basic_get(desk.delay_queue(1), no_ack=True).headers["id"] for _ in range(65)]
     assert left == [f"id-{number}" for number in range(1, 130, 2)]
 
 
@@ -248,4 +248,4 @@ def test_an_operation_does_not_hang_on_a_silent_broker_and_loses_nothing(
         assert time.monotonic() - began < BUSY
     assert (operation.ok, operation.unknown + operation.failed) == (0, 3), operation.message
     assert operation.unknown <= 1, "the others were not published"
-    wait_for(lambda: sum(count or 0 for count in desk.counts(desk.tier_index(1), "payments")) >= 3, "all of them")
+    wait_for(lambda: sum(count or 0 for count in desk.counts(desk.delay_queue(1), "payments")) >= 3, "all of them")

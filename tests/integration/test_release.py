@@ -20,7 +20,7 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.brokers
 
 
-def tier_index(plan: LadderPlan, number: int) -> str:
+def delay_queue(plan: LadderPlan, number: int) -> str:
     return plan.delay_queue(number, plan.ladder.tiers_ms[number - 1]).name
 
 
@@ -35,7 +35,7 @@ def test_a_released_task_is_back_at_once_with_its_attempts_and_its_first_route(l
     headers = {"id": "a", "task": "shop.charge", "retries": 2, "tenant": "x"}
     lab.publish("orders.new", "bytes", exchange=exchange, headers=headers, priority=4)
     lab.reject(lab.get(plan.queue))
-    parked(lab, tier_index(plan, 1), 1)
+    parked(lab, delay_queue(plan, 1), 1)
 
     assert release(lab.connection, [plan], task_ids=["a"]).released == ["a"]
     back = lab.get(plan.queue)
@@ -52,16 +52,16 @@ def test_a_released_task_is_back_at_once_with_its_attempts_and_its_first_route(l
     }
     assert h.FIRST_FAILED in back.headers
     assert "x-death" not in back.headers
-    assert ready_counts(lab.connection, [tier_index(plan, 1)])[tier_index(plan, 1)] == 0
+    assert ready_counts(lab.connection, [delay_queue(plan, 1)])[delay_queue(plan, 1)] == 0
 
 
 def test_a_released_task_goes_on_to_the_next_tier(lab: Lab) -> None:
     _, plan = opened(lab)
     park(lab, plan, "a")
-    parked(lab, tier_index(plan, 1), 1)
+    parked(lab, delay_queue(plan, 1), 1)
     release(lab.connection, [plan], everything=True)
     lab.reject(lab.get(plan.queue))
-    parked(lab, tier_index(plan, 2), 1)
+    parked(lab, delay_queue(plan, 2), 1)
     release(lab.connection, [plan], everything=True)
     assert lab.get(plan.queue).headers["retries"] == 2
 
@@ -69,9 +69,9 @@ def test_a_released_task_goes_on_to_the_next_tier(lab: Lab) -> None:
 def test_other_messages_keep_their_places_and_order(lab: Lab) -> None:
     _, plan = opened(lab)
     park(lab, plan, "a", "b", "c", "d")
-    parked(lab, tier_index(plan, 1), 4)
+    parked(lab, delay_queue(plan, 1), 4)
     assert release(lab.connection, [plan], task_ids=["c"]).released == ["c"]
-    parked(lab, tier_index(plan, 1), 3)
+    parked(lab, delay_queue(plan, 1), 3)
     assert release(lab.connection, [plan], everything=True).released == ["a", "b", "d"]
 
 
@@ -80,7 +80,7 @@ def test_messages_passed_over_by_a_release_still_come_back_when_due(lab: Lab) ->
         _, plan = opened(lab, tiers=[f"{tier}s"])
         park(lab, plan, "a", "b")
         found = release(lab.connection, [plan], task_ids=["b"])
-        if found.released == ["b"] and lab.counts(plan) == {tier_index(plan, 1): 1}:
+        if found.released == ["b"] and lab.counts(plan) == {delay_queue(plan, 1): 1}:
             break
         for _ in range(2):
             lab.get(plan.queue, ack=True)
@@ -90,24 +90,24 @@ def test_messages_passed_over_by_a_release_still_come_back_when_due(lab: Lab) ->
 def test_a_message_parked_again_at_once_is_not_released_again(lab: Lab) -> None:
     _, plan = opened(lab)
     lab.channel.queue_unbind(plan.queue, plan.names.returns, return_key(plan.queue, 1))
-    lab.channel.queue_bind(tier_index(plan, 2), plan.names.returns, return_key(plan.queue, 1))
-    lab.publish(tier_index(plan, 1), headers={"id": "a"})
+    lab.channel.queue_bind(delay_queue(plan, 2), plan.names.returns, return_key(plan.queue, 1))
+    lab.publish(delay_queue(plan, 1), headers={"id": "a"})
     assert release(lab.connection, [plan], everything=True).released == ["a"]
-    parked(lab, tier_index(plan, 2), 1)
+    parked(lab, delay_queue(plan, 2), 1)
 
 
 def test_a_limit_releases_the_oldest(lab: Lab) -> None:
     _, plan = opened(lab)
     park(lab, plan, "a", "b", "c")
-    parked(lab, tier_index(plan, 1), 3)
+    parked(lab, delay_queue(plan, 1), 3)
     assert release(lab.connection, [plan], everything=True, limit=2).released == ["a", "b"]
-    parked(lab, tier_index(plan, 1), 1)
+    parked(lab, delay_queue(plan, 1), 1)
 
 
 def test_a_tier_can_be_released_alone(lab: Lab) -> None:
     _, plan = opened(lab)
-    lab.publish(tier_index(plan, 1), headers={"id": "first"})
-    lab.publish(tier_index(plan, 2), headers={"id": "second"})
+    lab.publish(delay_queue(plan, 1), headers={"id": "first"})
+    lab.publish(delay_queue(plan, 2), headers={"id": "second"})
     assert release(lab.connection, [plan], everything=True, delay_ms=2 * HOUR).released == ["second"]
     assert lab.get(plan.queue).delivery_info["routing_key"] == return_key(plan.queue, 2)
 
@@ -115,7 +115,7 @@ def test_a_tier_can_be_released_alone(lab: Lab) -> None:
 def test_a_task_in_a_retired_tier_is_found(lab: Lab) -> None:
     _, old = opened(lab, tiers=["3h"])
     park(lab, old, "a")
-    parked(lab, tier_index(old, 1), 1)
+    parked(lab, delay_queue(old, 1), 1)
     app = shop(lab, tiers=["1h"])
     plan = plan_of(lab, app)
     apply_plan(lab.connection, plan)
@@ -133,35 +133,35 @@ def test_a_search_ends_where_it_would_leave_too_many_traces(lab: Lab, monkeypatc
     monkeypatch.setattr("celery_rmq_delay.operations.release.TRACED_SCAN_LIMIT", 2)
     _, plan = opened(lab)
     park(lab, plan, "a", "b", "c", "d")
-    parked(lab, tier_index(plan, 1), 4)
+    parked(lab, delay_queue(plan, 1), 4)
     found = release(lab.connection, [plan], task_ids=["c"])
     if inspection_leaves_no_trace(capabilities(lab.connection)):
         assert (found.released, found.passed_over) == (["c"], 2)
     else:
-        assert (found.released, found.not_found, found.unseen) == ([], ["c"], [tier_index(plan, 1)])
+        assert (found.released, found.not_found, found.unseen) == ([], ["c"], [delay_queue(plan, 1)])
         assert release(lab.connection, [plan], task_ids=["c"], scan_limit=3).released == ["c"]
 
 
 def test_many_that_were_passed_over_keep_their_order(lab: Lab) -> None:
     _, plan = opened(lab)
     for number in range(100):
-        lab.publish(tier_index(plan, 1), headers={"id": str(number)})
+        lab.publish(delay_queue(plan, 1), headers={"id": str(number)})
     release(lab.connection, [plan], task_ids=["90"], scan_limit=1000)
     wanted = [str(number) for number in range(100) if number != 90]
-    assert [lab.get(tier_index(plan, 1), ack=True).headers["id"] for _ in wanted] == wanted
+    assert [lab.get(delay_queue(plan, 1), ack=True).headers["id"] for _ in wanted] == wanted
 
 
 def test_a_task_that_is_not_parked_is_named(lab: Lab) -> None:
     _, plan = opened(lab)
     park(lab, plan, "a")
-    parked(lab, tier_index(plan, 1), 1)
+    parked(lab, delay_queue(plan, 1), 1)
     found = release(lab.connection, [plan], task_ids=["a", "due"])
     assert (found.released, found.not_found) == (["a"], ["due"])
 
 
 def test_a_task_is_released_to_a_queue_that_was_deleted_and_declared_again(lab: Lab) -> None:
     _, plan = opened(lab)
-    lab.publish(tier_index(plan, 1), headers={"id": "a"})
+    lab.publish(delay_queue(plan, 1), headers={"id": "a"})
     lab.channel.queue_unbind(plan.queue, plan.names.returns, return_key(plan.queue, 1))
     assert release(lab.connection, [plan], task_ids=["a"]).released == ["a"]
     assert lab.get(plan.queue, ack=True).headers["id"] == "a"
@@ -169,12 +169,12 @@ def test_a_task_is_released_to_a_queue_that_was_deleted_and_declared_again(lab: 
 
 def test_a_task_stays_parked_if_its_queue_is_deleted(lab: Lab) -> None:
     _, plan = opened(lab)
-    lab.publish(tier_index(plan, 1), headers={"id": "a"})
+    lab.publish(delay_queue(plan, 1), headers={"id": "a"})
     lab.channel.queue_delete(plan.queue)
     found = release(lab.connection, [plan], task_ids=["a"])
     assert found.released == []
     assert "No queue takes messages" in found.failed["a"]
-    parked(lab, tier_index(plan, 1), 1)
+    parked(lab, delay_queue(plan, 1), 1)
 
 
 @pytest.mark.parametrize(("task_ids", "everything"), [([], False), (["a"], True)])

@@ -44,10 +44,10 @@ def expire(lab: Lab, broker: PrivateBroker, queue: str) -> None:
 
 def test_a_message_that_expires_while_its_queue_is_inspected_returns(holding: Lab, own_broker: PrivateBroker) -> None:
     _, plan = opened(holding, tiers=["1h"])
-    ((_, _, tier_index),) = plan.delay_queues([plan.ladder])
-    holding.publish(tier_index.name)
-    expire(holding, own_broker, tier_index.name)
-    with scanning(holding.connection, tier_index.name, is_delay_queue=True) as scan:
+    ((_, _, delay_queue),) = plan.delay_queues([plan.ladder])
+    holding.publish(delay_queue.name)
+    expire(holding, own_broker, delay_queue.name)
+    with scanning(holding.connection, delay_queue.name, is_delay_queue=True) as scan:
         assert not list(scan)
     holding.get(plan.queue, ack=True)
 
@@ -56,11 +56,11 @@ def test_a_release_frees_an_expired_message_that_another_client_left_behind(
     holding: Lab, own_broker: PrivateBroker
 ) -> None:
     _, plan = opened(holding, tiers=["1h"])
-    ((_, _, tier_index),) = plan.delay_queues([plan.ladder])
-    holding.publish(tier_index.name)
-    expire(holding, own_broker, tier_index.name)
-    assert holding.connect().channel().basic_get(tier_index.name) is None
-    assert ready_counts(holding.connection, [plan.queue, tier_index.name]) == {plan.queue: 0, tier_index.name: 0}
+    ((_, _, delay_queue),) = plan.delay_queues([plan.ladder])
+    holding.publish(delay_queue.name)
+    expire(holding, own_broker, delay_queue.name)
+    assert holding.connect().channel().basic_get(delay_queue.name) is None
+    assert ready_counts(holding.connection, [plan.queue, delay_queue.name]) == {plan.queue: 0, delay_queue.name: 0}
     release(holding.connection, [plan], everything=True)
     holding.get(plan.queue, ack=True)
 

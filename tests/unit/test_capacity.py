@@ -7,25 +7,25 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay.amqp.objects import Objects
+from celery_rmq_delay.cli.capacity_output import estimate_json
 from celery_rmq_delay.exceptions import SettingsError
 from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names
-from celery_rmq_delay.operations.capacity import Flow, Workload, estimate, flow, level_flow
-from celery_rmq_delay.operations.capacity.costs import CONSTANTS, VERSIONS
-from celery_rmq_delay.operations.capacity.objects import Counts, ladder_counts, levels_counts
+from celery_rmq_delay.operations.capacity import CONSTANTS, VERSIONS, Workload, estimate, flow, level_flow
+from celery_rmq_delay.topology.counts import Counts, ladder_counts, levels_counts
 from celery_rmq_delay.topology.ladder import LadderPlan
 from tests.support.corpus import corpus
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 LADDER = Ladder((10 * SECOND, MINUTE, 10 * MINUTE))
-LOAD = Workload(rate=100, failures=(0.1,), size=1024, ladder=LADDER)
+LOAD = Workload(rate_per_s=100, failures=(0.1,), size_bytes=1024, ladder=LADDER)
 
 rates = st.floats(0, 1e6, allow_subnormal=False)
 shares = st.lists(st.floats(0, 0.5), min_size=1, max_size=3)
@@ -69,19 +69,21 @@ def test_the_arithmetic_agrees_with_a_simulation(
         rate, failures, Ladder(tuple(tier * SECOND for tier in tiers), repeat_last=repeat_last), outage * SECOND
     )
     near = pytest.approx
-    assert [tier_index.parked for tier_index in found.tiers] == near(simulation.parked, abs=1e-6)
-    before, simulation.exhausted = found.parked, 0.0
+    assert [tier.parked for tier in found.tiers] == near(simulation.parked, abs=1e-6)
+    simulation.exhausted = 0.0
     for _ in range(outage):
         simulation.step(all_fail=True)
-    if outage:
-        assert [tier_index.parked_outage for tier_index in found.tiers] == near(simulation.parked, abs=1e-6)
-        assert found.attempts_in_outage == near(simulation.attempts, abs=1e-6)
-        assert found.exhausted_in_outage == near(simulation.exhausted, abs=1e-6)
-    assert found.parked_outage == near(sum(simulation.parked), abs=1e-6)
-    assert found.parked_outage >= before - 1e-6
+    assert bool(found.outage) == bool(outage)
+    if found.outage:
+        assert [tier.parked_outage for tier in found.tiers] == near(simulation.parked, abs=1e-6)
+        assert found.outage.attempts_per_s == near(simulation.attempts, abs=1e-6)
+        assert found.outage.exhausted == near(simulation.exhausted, abs=1e-6)
+    peak = found.outage.parked if found.outage else found.parked
+    assert peak == near(sum(simulation.parked), abs=1e-6)
+    assert peak >= found.parked - 1e-6
     for _ in range(sum(tiers)):  # the end of the outage is the peak
         simulation.step(all_fail=False)
-        assert sum(simulation.parked) <= found.parked_outage * (1 + 1e-9) + 1e-6
+        assert sum(simulation.parked) <= peak * (1 + 1e-9) + 1e-6
 
 
 @corpus("seed", range(3))
@@ -106,10 +108,8 @@ def test_single_tasks_that_fail_by_chance_obey_littles_law(seed: int) -> None:
         waited[retries] += max(0.0, min(delay, seconds - time))
         heapq.heappush(attempts, (time + delay, retries + 1))
     found = flow(rate, (share,), ladder)
-    assert [each / seconds for each in waited] == pytest.approx(
-        [tier_index.parked for tier_index in found.tiers], rel=0.1
-    )
-    assert exhausted / seconds == pytest.approx(found.exhausted, rel=0.1)
+    assert [each / seconds for each in waited] == pytest.approx([tier.parked for tier in found.tiers], rel=0.1)
+    assert exhausted / seconds == pytest.approx(found.exhausted_per_s, rel=0.1)
 
 
 @given(rate=rates, more=rates, failures=shares, tiers=tiers, outage=st.integers(0, 100))
@@ -117,24 +117,30 @@ def test_more_tasks_never_park_less(
     rate: float, more: float, failures: list[float], tiers: list[int], outage: int
 ) -> None:
     ladder = Ladder(tuple(tier * SECOND for tier in tiers))
-    low, high = (flow(each, failures, ladder, outage * SECOND) for each in (rate, rate + more))
-    for name in ("parked", "parked_outage", "attempts", "exhausted", "exhausted_in_outage", "attempts_in_outage"):
-        assert getattr(low, name) <= getattr(high, name) * (1 + 1e-9)
+    low, high = (asdict(flow(each, failures, ladder, outage * SECOND)) for each in (rate, rate + more))
+    for name in ("parked", "attempts_per_s", "exhausted_per_s"):
+        assert low[name] <= high[name] * (1 + 1e-9)
+    for name in ("parked", "attempts_per_s", "exhausted") if outage else ():
+        assert low["outage"][name] <= high["outage"][name] * (1 + 1e-9)
 
 
 @given(rate=rates, tiers=tiers, repeat_last=st.booleans())
 def test_without_failures_nothing_is_parked_or_exhausted(rate: float, tiers: list[int], repeat_last: bool) -> None:
     found = flow(rate, (0,), Ladder(tuple(tiers), repeat_last=repeat_last))
-    assert (found.parked, found.exhausted, found.retries) == (0, 0, 0)
-    assert found.attempts == rate
-    assert found.peak_factor is None
+    assert (found.parked, found.exhausted_per_s, found.retries_per_s) == (0, 0, 0)
+    assert found.attempts_per_s == rate
+    after = flow(rate, (0,), Ladder(tuple(tiers), repeat_last=repeat_last), MINUTE).outage
+    assert after
+    assert after.peak_factor is None
 
 
 def test_when_all_fail_each_tier_holds_the_failures_of_its_delay() -> None:
     found = flow(100, (1.0,), LADDER)
-    assert [tier_index.parked for tier_index in found.tiers] == [1_000, 6_000, 60_000]
-    assert found.exhausted == 100
-    assert flow(100, (0.0,), LADDER, 5 * MINUTE).parked_outage == 100 * 300
+    assert [tier.parked for tier in found.tiers] == [1_000, 6_000, 60_000]
+    assert found.exhausted_per_s == 100
+    outage = flow(100, (0.0,), LADDER, 5 * MINUTE).outage
+    assert outage
+    assert outage.parked == 100 * 300
 
 
 def test_a_last_tier_that_repeats_has_to_end_some_time() -> None:
@@ -144,16 +150,16 @@ def test_a_last_tier_that_repeats_has_to_end_some_time() -> None:
     with pytest.raises(SettingsError, match="unbounded"):
         flow(100, (0.5, 0.5, 0.5, 0.5, 1.0), endless)
     found = flow(100, (0.5,), endless)
-    assert (found.tiers[-1].arrivals, found.exhausted) == (25, 0)
+    assert (found.tiers[-1].arrivals_per_s, found.exhausted_per_s) == (25, 0)
     # the third attempt fails always, the fourth by half, later ones never
-    assert flow(100, (1, 1, 1, 0.5, 0), endless).tiers[-1].arrivals == 150
+    assert flow(100, (1, 1, 1, 0.5, 0), endless).tiers[-1].arrivals_per_s == 150
     assert flow(0, (1.0,), endless).parked == 0
 
 
 def test_a_share_for_each_attempt_holds_for_that_attempt() -> None:
     found = flow(100, (0.5, 0.1, 1), LADDER)
-    assert [tier_index.arrivals for tier_index in found.tiers] == pytest.approx([50, 5, 5])
-    assert found.exhausted == pytest.approx(5)
+    assert [tier.arrivals_per_s for tier in found.tiers] == pytest.approx([50, 5, 5])
+    assert found.exhausted_per_s == pytest.approx(5)
 
 
 @given(outage=st.integers(0, 100), jitter=st.floats(0.01, 0.5), lanes=st.integers(2, 7))
@@ -162,7 +168,8 @@ def test_jitter_spreads_parked_messages_and_keeps_their_number(outage: int, jitt
     spread = flow(100, (0.2,), Ladder(LADDER.tiers_ms, jitter, lanes), outage * SECOND)
     assert spread.parked == pytest.approx(plain.parked, rel=1e-3)
     if outage <= 10 * (1 - jitter):  # no task of the outage has come back in any lane
-        assert spread.parked_outage == pytest.approx(plain.parked_outage, rel=0.2)
+        peaks = [sum(tier.peak for tier in each.tiers) for each in (plain, spread)]
+        assert peaks[1] == pytest.approx(peaks[0], rel=0.2)
 
 
 # -- objects ----------------------------------------------------------------------------------------------------------
@@ -207,20 +214,20 @@ def test_a_delay_that_the_levels_cannot_hold_is_refused() -> None:
 
 def test_each_level_on_the_way_is_one_more_message_to_take_in() -> None:
     plain = estimate(LOAD)
-    hour = estimate(replace(LOAD, countdown_rate=10, countdown_ms=HOUR))
+    hour = estimate(replace(LOAD, countdown_rate_per_s=10, countdown_ms=HOUR))
     assert (plain.delayed, hour.delayed) == (0, 36_000)
-    assert hour.moved - plain.moved == pytest.approx(10 * len(hour.levels))
+    assert hour.moved_per_s - plain.moved_per_s == pytest.approx(10 * len(hour.levels))
     assert f"{3600:b}".count("1") == len(hour.levels) == 4
-    assert hour.node_disk > plain.node_disk
+    assert hour.node_disk_bytes > plain.node_disk_bytes
 
 
 @corpus(
     "changes, words",
     [
-        ({"countdown_rate": 101.0, "countdown_ms": 1}, "part of the total rate of 100/s"),
-        ({"countdown_rate": 1.0}, "need both"),
+        ({"countdown_rate_per_s": 101.0, "countdown_ms": 1}, "part of the total rate of 100/s"),
+        ({"countdown_rate_per_s": 1.0}, "need both"),
         ({"countdown_ms": 1}, "need both"),
-        ({"countdown_rate": 1.0, "countdown_ms": 1, "levels": 0}, "levels"),
+        ({"countdown_rate_per_s": 1.0, "countdown_ms": 1, "levels": 0}, "levels"),
     ],
 )
 def test_a_countdown_that_contradicts_other_options_is_refused(changes: dict[str, object], words: str) -> None:
@@ -243,34 +250,34 @@ def test_every_constant_has_a_source_and_a_value_for_every_version() -> None:
 @corpus("queue_type", ["classic", "quorum"])
 @corpus("size", [100, 10_000])
 def test_every_part_of_a_node_names_constants_that_are_listed(version: str, queue_type: QueueType, size: int) -> None:
-    found = estimate(replace(LOAD, version=version, queue_type=queue_type, size=size))
+    found = estimate(replace(LOAD, version=version, queue_type=queue_type, size_bytes=size))
     known = {each.name for each in CONSTANTS}
     for item in (*found.memory, *found.disk):
         assert item.constants
         assert set(item.constants) <= known
-        assert item.size >= 0
+        assert item.size_bytes >= 0
 
 
 @given(rate=st.floats(1, 1e4), queue_type=st.sampled_from(["classic", "quorum"]), queues=st.integers(1, 50))
 def test_a_larger_load_never_needs_less(rate: float, queue_type: QueueType, queues: int) -> None:
-    load = replace(LOAD, rate=rate, queue_type=queue_type, queues=queues)
-    small, large = estimate(load), estimate(replace(load, rate=2 * rate, queues=queues + 1, outage_ms=MINUTE))
-    assert small.node_memory < large.node_memory
-    assert small.node_disk < large.node_disk
-    assert small.moved < large.moved
+    load = replace(LOAD, rate_per_s=rate, queue_type=queue_type, queues=queues)
+    small, large = estimate(load), estimate(replace(load, rate_per_s=2 * rate, queues=queues + 1, outage_ms=MINUTE))
+    assert small.node_memory_bytes < large.node_memory_bytes
+    assert small.node_disk_bytes < large.node_disk_bytes
+    assert small.moved_per_s < large.moved_per_s
 
 
 def test_a_retry_is_taken_in_twice_and_a_replica_writes_it_again() -> None:
     found = estimate(replace(LOAD, ladder=Ladder((1_000,)), failures=(0.5, 0)))
-    assert found.moved == 100 + 2 * 50
+    assert found.moved_per_s == 100 + 2 * 50
     quorum = estimate(replace(LOAD, ladder=Ladder((1_000,)), failures=(0.5, 0), queue_type="quorum"))
-    assert quorum.written == 3 * found.written > 3 * 200 * 1024
+    assert quorum.written_bytes_per_s == 3 * found.written_bytes_per_s > 3 * 200 * 1024
 
 
 def test_more_nodes_than_replicas_share_the_messages() -> None:
     three, six = (estimate(replace(LOAD, queue_type="quorum", nodes=nodes, outage_ms=MINUTE)) for nodes in (3, 6))
-    assert six.disk[0].size == pytest.approx(three.disk[0].size / 2)
-    assert six.node_memory < three.node_memory
+    assert six.disk[0].size_bytes == pytest.approx(three.disk[0].size_bytes / 2)
+    assert six.node_memory_bytes < three.node_memory_bytes
     with pytest.raises(SettingsError, match="its own node"):
         estimate(replace(LOAD, queue_type="quorum", nodes=2))
 
@@ -280,28 +287,31 @@ def test_an_unknown_version_is_refused() -> None:
         estimate(replace(LOAD, version="2.8"))
 
 
+def warnings(load: Workload) -> list[str]:
+    found: list[str] = estimate_json(estimate(load))["warnings"]
+    return found
+
+
 @corpus(
     "changes, words",
     [
-        ({"node_memory": 10**8}, "Memory: a node would use"),
-        ({"queue_type": "quorum", "rate": 1e5, "outage_ms": HOUR}, "RabbitMQ advises against more than 5,000,000"),
+        ({"node_memory_bytes": 10**8}, "Memory: a node would use"),
+        (
+            {"queue_type": "quorum", "rate_per_s": 1e5, "outage_ms": HOUR},
+            "RabbitMQ advises against more than 5,000,000",
+        ),
         ({"outage_ms": HOUR}, "Outage: the ladder lasts 11m10s, and the outage 1h"),
         ({"queues": 3000}, "queues: declaring them takes minutes"),
         ({"queue_type": "quorum", "replicas": 4}, "use an odd number"),
     ],
 )
 def test_estimates_that_need_attention_have_warnings(changes: dict[str, object], words: str) -> None:
-    assert estimate(LOAD).warnings == ()
-    assert any(words in warning for warning in estimate(replace(LOAD, **changes)).warnings)  # type: ignore[arg-type]
+    assert warnings(LOAD) == []
+    assert any(words in warning for warning in warnings(replace(LOAD, **changes)))  # type: ignore[arg-type]
 
 
 def test_lanes_and_origin_queues_share_a_backlog() -> None:
-    load = replace(LOAD, queue_type="quorum", rate=1e4, failures=(1,), ladder=Ladder((HOUR,)))
-    assert estimate(load).warnings
-    assert not estimate(replace(load, queues=10)).warnings
-    assert not estimate(replace(load, ladder=Ladder((HOUR,), 0.1, 10))).warnings
-
-
-def test_a_flow_is_plain_data() -> None:
-    assert isinstance(hash(flow(1, (0.5,), LADDER)), int)
-    assert Flow.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    load = replace(LOAD, queue_type="quorum", rate_per_s=1e4, failures=(1,), ladder=Ladder((HOUR,)))
+    assert warnings(load)
+    assert not warnings(replace(load, queues=10))
+    assert not warnings(replace(load, ladder=Ladder((HOUR,), 0.1, 10)))

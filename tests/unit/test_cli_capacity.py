@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 from kombu import Queue
 
-from celery_rmq_delay.operations.capacity.costs import CONSTANTS, VERSIONS
+from celery_rmq_delay.operations.capacity import CONSTANTS, VERSIONS
 from tests.support import commands
 from tests.support.apps import app_of, bare_app
 from tests.support.corpus import corpus
@@ -32,7 +32,7 @@ def data(*arguments: str, code: int = 0, app: Celery | None = None) -> Any:
 
 def test_the_ladder_of_the_app_is_counted_by_littles_law() -> None:
     found = data()
-    assert [(tier_index["delay_ms"], tier_index["parked"]) for tier_index in found["tiers"]] == [
+    assert [(tier["delay_ms"], tier["parked"]) for tier in found["tiers"]] == [
         (10_000, pytest.approx(1000)),
         (60_000, pytest.approx(120)),
     ]
@@ -43,7 +43,7 @@ def test_the_ladder_of_the_app_is_counted_by_littles_law() -> None:
 
 def test_another_origin_queue_has_its_own_ladder_and_type() -> None:
     found = data("--queue", "mails")
-    assert [tier_index["delay_ms"] for tier_index in found["tiers"]] == [300_000]
+    assert [tier["delay_ms"] for tier in found["tiers"]] == [300_000]
     assert found["workload"]["queue_type"] == "quorum"
     assert "exclude this queue" in run(*LOAD, "--queue", "logs", code=2)
 
@@ -66,7 +66,7 @@ def test_with_tiers_the_app_needs_no_delay_queues() -> None:
 
 def test_an_outage_is_shown_by_tier_and_in_words() -> None:
     found = data("--outage", "10m", code=1)
-    assert found["outage"]["parked"] == pytest.approx(sum(tier_index["parked_outage"] for tier_index in found["tiers"]))
+    assert found["outage"]["parked"] == pytest.approx(sum(tier["parked_outage"] for tier in found["tiers"]))
     words = run(*LOAD, "--outage", "10m", code=1)
     assert "AFTER 10m OUTAGE" in words
     assert "warning: Outage: the ladder lasts 1m10s" in words

@@ -9,11 +9,10 @@ from itertools import pairwise
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
+from celery_rmq_delay.cli.capacity_output import format_number
 from celery_rmq_delay.cli.main import rmq_delay
 from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.operations.capacity import flow
-from celery_rmq_delay.operations.capacity.costs import CONSTANTS, VERSIONS, Constant
-from celery_rmq_delay.operations.capacity.quantities import format_number
+from celery_rmq_delay.operations.capacity import CONSTANTS, VERSIONS, Constant, flow
 from tests.support import ROOT
 from tests.support.apps import bare_app
 from tests.support.corpus import corpus
@@ -69,9 +68,9 @@ def test_the_tables_have_every_constant_with_its_values_and_its_source() -> None
 def test_the_diagram_has_the_figures_of_the_first_example() -> None:
     diagram = (ROOT / "docs/assets/capacity.mmd").read_text()
     found = flow(5000, (0.02,), Ladder((10_000, 60_000, 600_000, 3_600_000)))
-    for tier_index in found.tiers:
-        seconds = f"{tier_index.delay_ms / 1000:,.0f}"
-        arrivals, parked = format_number(tier_index.arrivals), format_number(tier_index.parked)
-        assert f"tier {tier_index.tier_index}: {seconds} s<br/>{arrivals} x {seconds} = {parked}" in diagram
-    assert f"{format_number(found.attempts)} attempts/s" in diagram
-    assert f"{format_number(found.exhausted * 86400)} a day" in diagram
+    for tier in found.tiers:
+        seconds = f"{tier.delay_ms / 1000:,.0f}"
+        arrivals, parked = format_number(tier.arrivals_per_s), format_number(tier.parked)
+        assert f"tier {tier.tier_index}: {seconds} s<br/>{arrivals} x {seconds} = {parked}" in diagram
+    assert f"{format_number(found.attempts_per_s)} attempts/s" in diagram
+    assert f"{format_number(found.exhausted_per_day)} a day" in diagram

@@ -34,7 +34,7 @@ _MOST_RETRIES = 100
 #: No failure is less probable than this in either model.
 _LEAST = 1e-6
 
-#: Both ends of a 95 % interval are so many standard errors away.
+#: Distance of both ends of a 95 % interval, in standard errors.
 _ERRORS = 2.0
 
 #: If the models differ by less information for each failure, a better fit of the second one can be an error of the

@@ -17,8 +17,8 @@ import numpy as np
 from .grid import Grid
 from .intervals import Floats, Ints
 
-#: A retry that ends so many seconds before its delay can have passed shows that clocks differ. It takes more of them
-#: than a few, and than a small share, for the history to be wrong.
+#: A retry that ends this many seconds before its delay can have passed shows that clocks differ. The history is wrong
+#: if there are more of them than a minimum number, and than a small share of the retries.
 EARLY_S, _FEW_EARLY, _MOST_EARLY = 1.0, 5, 0.01
 
 #: Most workers that a note names.
@@ -36,7 +36,7 @@ class Early:
 
 
 def is_wrong(early: float, retries: float) -> bool:
-    """Return whether so many of the retries are too early that other times of the history must be wrong, too."""
+    """Return whether ``early`` of the retries end too early: then other times of the history are wrong, too."""
     return early >= _FEW_EARLY and early > _MOST_EARLY * retries
 
 

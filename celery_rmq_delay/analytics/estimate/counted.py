@@ -36,7 +36,7 @@ def lost_recoveries(intervals: Intervals, estimate: Shares, reach: int, last: in
 
 
 def lost_by_number(intervals: Intervals, retries: int, today: int, weight: float) -> float:
-    """Return how many counted recoveries a ladder with so many ``retries`` instead of ``today`` may lose for that.
+    """Return how many counted recoveries may be lost with fewer retries: ``retries`` instead of ``today``.
 
     They are those after more retries, if the number of attempts counts: in the part ``weight`` of the failures.
     """

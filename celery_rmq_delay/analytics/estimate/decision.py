@@ -22,7 +22,7 @@ from .shares import Shares, shares
 #: Today's share of recoveries must be known to within this, apart from sampling error.
 _UNSEEN_TAIL = 0.05
 
-#: If the best ladder fails its backtest, so many are tried at most, of so many that cost least.
+#: Limits of the search after the best ladder has failed its backtest: backtests, and ladders (the cheapest ones).
 _MOST_TRIALS, _MOST_RUNNERS_UP = 5, 500
 
 #: If less than this part of the failures recovers, or more recovers when it is requeued, later attempts may succeed.

@@ -15,8 +15,8 @@ from .intervals import Floats, Intervals, Ints
 #: Looks within this part of a decade are one knot.
 _WIDTH_DECADES = 0.1
 
-#: Looks are more knots than one if each has so many: they determine the share well, and whether failures end evenly
-#: within a knot would be a larger error than chance.
+#: Looks are divided into several knots if each has at least this many: then they determine the share well, and to
+#: assume that failures end evenly within one wide knot would be a larger error than chance.
 _MANY_LOOKS = 2000
 
 #: Less looks than this share of the failures that had not ended by then are no knot: they show little about the others.

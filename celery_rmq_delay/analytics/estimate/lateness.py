@@ -18,7 +18,7 @@ from .shares import Shares
 #: The points of a distribution of lateness: each stands for a tenth of the tasks.
 PARTS = tuple((2 * at + 1) / 20 for at in range(10))
 
-#: The lateness of so many retries is known if so many tasks show it.
+#: The lateness after a number of retries is known if at least this many tasks have had that number.
 _ENOUGH = 30
 
 #: No recovery is less probable than this, so that no task has most of the weight.

@@ -36,7 +36,7 @@ _SURE = (0.9, 0.6)
 #: With fewer outages of equal size than this, resampled histories vary less than other histories do: more must hold.
 _FEW, _SURE_OF_FEW = 30, (0.975, 0.8)
 
-#: So many ladders are tried at once in the resampled histories, and so many at most.
+#: Ladders that are tried in the resampled histories: at a time, and in total at most.
 _AT_ONCE, _MOST_TRIED = 250, 50_000
 
 Ladder = tuple[int, ...]
@@ -212,7 +212,7 @@ class Search:
         yield from (ranked[at] for at in np.lexsort(np.concatenate(criteria, axis=1)[::-1])[:_MOST_TRIED])
 
     def _least_s(self, tiers: int) -> Floats:
-        """Return (point, 1) when the last retry of ladders of so many tiers must end."""
+        """Return the time (point, 1) by which the last retry of a ladder with ``tiers`` tiers must end."""
         least_s = np.asarray(self.least_s)
         return np.reshape(least_s[tiers - 1] if least_s.ndim > 1 else least_s, (-1, 1))
 

@@ -165,7 +165,7 @@ class Storage:
             return True
 
     def flush(self, paths: Iterable[str]) -> None:
-        """Let files and folders survive a power failure; does nothing where the storage does so by itself."""
+        """Make files and folders survive a power failure; does nothing where the storage does so by itself."""
 
     @contextmanager
     def alone(self, folder: str) -> Iterator[bool]:

@@ -76,7 +76,7 @@ class LocalStorage(Storage):
             return _create(local, text)
 
     def flush(self, paths: Iterable[str]) -> None:
-        """Let files and folders survive a power failure."""
+        """Make files and folders survive a power failure."""
         for path in paths:
             with _system_errors(path):
                 _flush(_local(path))

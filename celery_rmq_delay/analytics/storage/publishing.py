@@ -58,7 +58,7 @@ def _runs(storage: Storage) -> list[str]:
 
 
 def publish(storage: Storage, shown: Manifest, new: Manifest, now: datetime) -> None:
-    """Let the output show the tables ``new`` instead of ``shown``.
+    """Make the output show the tables ``new`` instead of ``shown``.
 
     Raises `AnalyticsError` if another run was published after ``shown`` was read.
     """

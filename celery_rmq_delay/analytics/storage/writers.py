@@ -110,7 +110,7 @@ class Replacement:
     def publish(
         self, report: str, now: datetime, held: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        """Let the output show the tables of this run. ``report``: content of its report.
+        """Make the output show the tables of this run. ``report``: content of its report.
 
         ``held`` is entered while that is decided, and raises if this run no longer holds the output. Raises
         `AnalyticsError` if a written file is missing, or another run was published since this one began.

@@ -239,7 +239,7 @@ def _changes(*columns: Any) -> Flags:
 
 
 def where(rows: pa.Table, holds: Flags) -> pa.Table:
-    """Return the rows for which something holds: often all of them, which are not copied then."""
+    """Return the rows where ``holds`` is true, without a copy if all are."""
     return rows if holds.all() else rows.filter(pa.array(holds))
 
 

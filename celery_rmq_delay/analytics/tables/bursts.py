@@ -18,7 +18,7 @@ from ..estimate.intervals import Flags, Floats, Ints
 
 MINUTES = 1440
 
-#: The incidents of a day depend on the failures of so many days before it and after it.
+#: Days before and after a day whose failures decide about the incidents of that day.
 DAYS_BEFORE, DAYS_AFTER = 3, 1
 
 #: What fails together: a source is one combination of these. Missing values are empty texts.
@@ -26,7 +26,7 @@ SOURCE = ("queue", "task", "exception_type", "fingerprint")
 
 #: Failures per minute that are added to the expected ones, so that few failures of a quiet source are no burst.
 _FLOOR = 0.1
-#: Minutes of a block, of which the usual failure rate is computed.
+#: Length in minutes of the blocks for which the usual failure rate is computed.
 _BLOCK = 30
 _ROUNDS = 20
 

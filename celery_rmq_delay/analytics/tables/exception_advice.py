@@ -19,10 +19,10 @@ from .outcomes import wilson
 #: Kinds of advice.
 GIVE_UP, FEWER_TIERS = "give_up", "fewer_tiers"
 
-#: Advice needs so many failures, on so many days: one outage has one exception.
+#: Advice needs this many failures, on this many days: a single outage often has a single exception.
 _LEAST_FAILURES, _LEAST_DAYS = 100, 3
 
-#: Failures that can have ended within so many seconds are one outage. Shorter than that of the curves: advice on fewer
+#: Failures that may have ended within these seconds count as one outage. Shorter than for the curves: advice on fewer
 #: tiers is about failures that end within minutes, and many of these are unrelated.
 _CLUSTER_S = 600
 

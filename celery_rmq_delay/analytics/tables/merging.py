@@ -35,8 +35,8 @@ class Incident:
     """An incident; minutes since the epoch, both included.
 
     ``scope``: queues, tasks and exceptions (empty: none). ``failed``: first attempts that failed, ``expected``: the
-    usual number, ``attempts``: all first attempts of the tasks, None if they are not known. ``skip``: so many failures
-    of its first minute came before it began.
+    usual number, ``attempts``: all first attempts of the tasks, None if they are not known. ``skip``: failures
+    of its first minute that came before it began.
     """
 
     first: int

@@ -53,7 +53,7 @@ class Conf:
     allow_edit: bool = False
     #: The most tasks of an action that runs within the request; ``rmq_delay_operate`` runs larger ones.
     inline_limit: int = 1_000
-    #: A list counts up to so many rows, then shows "more than".
+    #: Maximum number of rows that a list counts; above it, the list shows "more than".
     count_cap: int = 10_000
     #: Seconds for which the counts of the broker's queues are cached.
     broker_cache: float = 5.0

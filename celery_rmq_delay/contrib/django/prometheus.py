@@ -66,7 +66,7 @@ def exposition(metrics: CollectorRegistry, accept: str = "") -> tuple[bytes, str
 
 
 def observe_lateness(queue: str, seconds: float) -> None:
-    """Observe that a retry of a task of ``queue`` started so many seconds after it was due."""
+    """Observe that a retry of a task of ``queue`` started ``seconds`` after it was due."""
     lateness.labels(queue).observe(seconds)
 
 

@@ -23,7 +23,7 @@ PATIENCE = 30.0
 _PAUSE = 0.2
 #: SQLSTATEs of transactions that PostgreSQL rolls back because of others: serialization failure and deadlock.
 _BECAUSE_OF_OTHERS = ("40001", "40P01")
-#: The most times that such a transaction is run.
+#: Maximum number of attempts of such a transaction.
 _TIMES = 10
 
 Result = TypeVar("Result")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from .sources import Source
 
-#: The maximum number of unconfirmed copies: a killed run may leave so many messages twice.
+#: The maximum number of unconfirmed copies, and so of the messages that a killed run leaves twice.
 WINDOW = 32
 #: Seconds without a delivery after which a queue is checked again.
 IDLE = 0.1

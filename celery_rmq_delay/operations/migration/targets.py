@@ -46,7 +46,7 @@ class ExactTarget:
         self.name = self._topology.name
 
     def queues(self) -> frozenset[str]:
-        """Return the queues of the frame."""
+        """Return the shared queues in which messages wait."""
         return frozenset(self._topology.holding())
 
     def route(self, delay_ms: int, queue: str, _headers: Mapping[str, Any]) -> Route:

@@ -150,9 +150,9 @@ class Exact:
         """Yield (kind, name) of all their objects, and of those by which messages return."""
         names = self.options[0].names
         topologies: list[Topology] = [*self.levels, *self.loops, Plugin(self.options[0])]
-        for frame in (each.frame() for each in topologies):
-            yield from (("queue", each.name) for each in frame.queues)
-            yield from (("exchange", each.name) for each in frame.exchanges)
+        for shared in (each.frame() for each in topologies):
+            yield from (("queue", each.name) for each in shared.queues)
+            yield from (("exchange", each.name) for each in shared.exchanges)
         yield from (("queue", name) for name in (*self.dues, *(self.hold or ())))
         yield "exchange", names.returns
 

@@ -1,4 +1,4 @@
-"""The result of an uninstall: what was deleted, and what is left."""
+"""The report of an uninstall: what was deleted, and what could not be deleted."""
 
 from __future__ import annotations
 

@@ -46,10 +46,10 @@ def uninstall(
     *,
     stopped: Callable[[], bool] = bool,
 ) -> Report:
-    """Return waiting messages to their queues, and delete every object of this package; return what is left.
+    """Put waiting messages back into their queues, and delete every object of this package.
 
-    ``stopped`` is called often; when it returns true, the run ends before it deletes anything. Raises `RmqDelayError`
-    if a worker of this package consumes: it would declare the objects again.
+    Return a report of what could not be deleted. ``stopped`` is called often; when it returns true, the run ends before
+    it deletes anything. Raises `RmqDelayError` if a worker of this package consumes, as it would declare them again.
     """
     broker = Broker(connection, request, management)
     _Uninstall(delay, broker, stopped).run()

@@ -92,8 +92,8 @@ class Shared:
         return True
 
     def _plugin(self) -> bool:
-        frame = Plugin(self.exact.options[0]).frame()
-        (name,) = (each.name for each in frame.exchanges if each.delays)
+        exchanges = Plugin(self.exact.options[0]).frame().exchanges
+        (name,) = (each.name for each in exchanges if each.delays)
         if not self.broker.exists(name):
             return True
         listing = self.broker.listing

@@ -85,10 +85,10 @@ class Topology(Protocol):
         """
 
     def holding(self) -> tuple[str, ...]:
-        """Return the queues of the frame in which messages wait, in the order of their declaration.
+        """Return the shared queues in which messages wait, in the order of their declaration.
 
-        A topology may have more. If none of them exists, no delay was used yet, or nothing waits. So that not each has
-        to be inspected, a frame can contain a `mark` of them.
+        A topology may have more. If none of them exists, no delay was used yet, or nothing waits. The shared objects
+        can contain a `mark` of them, which saves inspecting each queue.
         """
 
     def check(self, connection: Connection) -> None:
@@ -117,7 +117,7 @@ def arrivals(names: Names) -> str:
     return f"{names.prefix}.arrive"
 
 
-def arrival_frame(options: Options) -> Objects:
+def arrival_objects(options: Options) -> Objects:
     """Return the objects that route messages to queues by name, without the bindings of queues."""
     exchange = Exchange(arrivals(options.names), "direct", undeliverable(options.names))
     return safety_net(options.names, options.exhausted) + Objects(exchanges=(exchange,))
@@ -125,7 +125,7 @@ def arrival_frame(options: Options) -> Objects:
 
 def arrival(options: Options, queue: str) -> Objects:
     """Return the objects that route messages to ``queue`` by name, also when they are dead-lettered."""
-    return arrival_frame(options) + Objects(bindings=(Binding(arrivals(options.names), queue, key=queue),))
+    return arrival_objects(options) + Objects(bindings=(Binding(arrivals(options.names), queue, key=queue),))
 
 
 def due_headers(delay_ms: int, queue: str, now_ms: int | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ...amqp.objects import Objects, Queue, arguments
 from ...amqp.route import Route
 from ...durations import MAX_TTL_MS, format_ms
 from ...names import limited
-from .base import Options, arrival, arrival_frame, arrivals, due_headers, units
+from .base import Options, arrival, arrival_objects, arrivals, due_headers, units
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -42,7 +42,7 @@ class Hold:
 
     def frame(self) -> Objects:
         """Return the exchange that the queues share."""
-        return arrival_frame(self._options)
+        return arrival_objects(self._options)
 
     def arrival(self, queue: str) -> Objects:
         """Return the exchange, and its binding of ``queue``."""

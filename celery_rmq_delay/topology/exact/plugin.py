@@ -18,7 +18,7 @@ from ...amqp.objects import Binding, Exchange, Objects
 from ...amqp.route import Route
 from ...commands import command
 from ...exceptions import TopologyError
-from .base import Options, arrival, arrival_frame, arrivals, due_headers
+from .base import Options, arrival, arrival_objects, arrivals, due_headers
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -50,7 +50,7 @@ class Plugin:
             exchanges=(self._exchange,),
             bindings=(Binding(self._exchange.name, arrivals(self._options.names), to="exchange"),),
         )
-        return arrival_frame(self._options) + own
+        return arrival_objects(self._options) + own
 
     def arrival(self, queue: str) -> Objects:
         """Return the exchange for due messages, and its binding of ``queue``."""

@@ -58,8 +58,8 @@ def declare_exact(lab: Lab, app: Celery) -> None:
     exact = state_of(app).exact
     exact.declare(lab.connection, unused=True)
     for topology in exact.topologies:
-        frame = topology.frame()
-        lab.forget(*(each.name for each in frame.queues), exchanges=[each.name for each in frame.exchanges])
+        shared = topology.frame()
+        lab.forget(*(each.name for each in shared.queues), exchanges=[each.name for each in shared.exchanges])
 
 
 def found(app: Celery, management_url: str | None = None) -> dict[str, Finding]:

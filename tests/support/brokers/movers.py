@@ -118,7 +118,7 @@ class Movers:
     def count_celery_native(self) -> int:
         return self.count(*level_names())
 
-    def tier_index(self, tier_index: int, tier: str) -> str:
+    def delay_queue(self, tier_index: int, tier: str) -> str:
         """Return the name of a delay queue of the ladder of ``orders``."""
         return self.delay.delay_queue("orders", tier_index, parse_ms(tier, "a tier"))
 

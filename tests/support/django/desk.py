@@ -105,7 +105,7 @@ class ParkedDesk(Desk):
         own = origin_arguments(self.plan.names, self.plan.queue, self.plan.queue_type)
         super().declare(**own, **arguments)
 
-    def tier_index(self, number: int) -> str:
+    def delay_queue(self, number: int) -> str:
         """Return the name of a delay queue."""
         return self.plan.delay_queue(number, self.plan.ladder.tiers_ms[number - 1]).name
 
@@ -116,7 +116,7 @@ class ParkedDesk(Desk):
     def parked(self, count: int, *, retries: int = 0, **given: Any) -> list[TaskRecord]:
         """Return tasks that wait in the first tier; their messages have so many retries."""
         first, now = TaskRecord.objects.count(), timezone.now()
-        (before,) = self.counts(self.tier_index(1))
+        (before,) = self.counts(self.delay_queue(1))
         with kombu.Connection(self.url) as connection:
             channel = connection.channel()
             for number in range(first, first + count):
@@ -126,7 +126,7 @@ class ParkedDesk(Desk):
             for _ in range(count):
                 found = wait_for(lambda: channel.basic_get(self.queue), "a message to reject")
                 channel.basic_reject(found.delivery_tag, requeue=False)
-        wait_for(lambda: self.counts(self.tier_index(1)) == [(before or 0) + count], "parked messages")
+        wait_for(lambda: self.counts(self.delay_queue(1)) == [(before or 0) + count], "parked messages")
         return TaskRecord.objects.bulk_create(
             TaskRecord(
                 **{
@@ -137,7 +137,7 @@ class ParkedDesk(Desk):
                     "changed_at": now,
                     "tier": 1,
                     "delay_ms": 3_600_000,
-                    "delay_queue": self.tier_index(1),
+                    "delay_queue": self.delay_queue(1),
                     "due_at": now + timedelta(hours=1),
                     **given,
                 }

@@ -104,7 +104,7 @@ class Lab:
     def count(self, queue: str) -> int:
         return self.counts(queue)[queue] or 0
 
-    def tier_index(self, tier_index: int, ttl_ms: int, queue: str = "shop") -> str:
+    def delay_queue(self, tier_index: int, ttl_ms: int, queue: str = "shop") -> str:
         """Return the name of a delay queue."""
         return state_of(self.app).delay_queue(queue, tier_index, ttl_ms)
 

@@ -47,8 +47,8 @@ FILE_MESSAGES = 10_000
 class Options:
     """Options of a collector: ``batch`` messages, or those of ``age`` seconds, are written together.
 
-    With history files, messages are gathered for ``file_age`` seconds per file, and acked after that. With ``once`` the
-    collector ends when the queues are empty, with ``max_seconds`` after so many seconds.
+    With history files, messages are gathered for ``file_age`` seconds per file, and acked after that. The
+    collector ends when the queues are empty (``once``), or after ``max_seconds``.
     """
 
     batch: int = 1000

@@ -19,7 +19,7 @@ from .deliveries import Delivery
 
 logger = logging.getLogger(__name__)
 
-#: After so long without a heartbeat, another collector deletes the row.
+#: Time without a heartbeat after which another collector deletes the row.
 STALE = timedelta(hours=1)
 #: How long an unreadable message is shown as the last error.
 ERROR_SHOWN = timedelta(hours=1)

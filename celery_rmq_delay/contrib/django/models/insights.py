@@ -128,7 +128,7 @@ class LadderAdvice(_OfRun):
     lost = models.PositiveBigIntegerField(null=True)
     #: Failures with today's ladder of which ``current`` are counts; null: they are estimates.
     counted = models.PositiveBigIntegerField(null=True)
-    #: By name: ``[value, low, high]``, each of them null where it is not known.
+    #: ``[value, low, high]`` by name, each of them null where it is not known.
     current = models.JSONField(default=dict)
     advised = models.JSONField(default=dict)
     #: What decides when a task recovers, ``time`` or ``attempts``; empty: the history does not show it. And the most

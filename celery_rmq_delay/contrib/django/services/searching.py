@@ -19,9 +19,9 @@ from ..queries import among, grouped
 MAX_TERM, MAX_WORDS = 1_000, 100
 #: Maximum number of task names and error classes that a prefix in a search matches.
 _MATCHES = 50
-#: Of the tasks of a list that are counted, one in so many is searched for a frequent word.
+#: Sampling ratio: search 1 in `_SHARE` counted rows for a frequent word.
 _SHARE = 4
-#: A word is in doubt as a frequent one where fewer than one in so many of these tasks have it.
+#: A word may be a rare one if fewer than 1 in `_EXPECTED` of these rows have it.
 _EXPECTED = 10
 #: PostgreSQL stores no word with more than 2,046 bytes.
 _MAX_WORD = 500

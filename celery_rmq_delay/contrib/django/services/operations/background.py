@@ -112,7 +112,7 @@ class _Crew:
         return not self._gradual and not self._others and not is_left
 
     def wait(self, seconds: float) -> None:
-        """Wait until an operation ends, at most so long."""
+        """Wait until an operation ends, for at most ``seconds``."""
         self._ended.wait(seconds)
         self._ended.clear()
 

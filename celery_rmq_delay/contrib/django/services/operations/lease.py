@@ -21,7 +21,7 @@ from .reporting import report, shortened
 State = Operation.State
 Outcome = OperationItem.Outcome
 
-#: After so long without a heartbeat another process takes the operation over.
+#: Time without a heartbeat after which another process takes over the operation.
 STALE_AFTER = timedelta(seconds=60)
 #: Seconds between two heartbeats of an operation that pauses: each is a write, and SQLite has one writer at a time.
 BEAT_EVERY = 5.0

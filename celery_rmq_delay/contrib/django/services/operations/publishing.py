@@ -21,7 +21,7 @@ from .link import BROKER_ERRORS, Link
 if TYPE_CHECKING:
     from kombu import Connection
 
-#: Messages that are published before waiting for their confirms: so many can be in doubt when the broker dies.
+#: Publishes that wait for their confirms at the same time: the most whose outcome is unknown when the broker dies.
 WINDOW = 64
 
 

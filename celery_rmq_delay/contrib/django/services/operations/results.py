@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds without a stored result after which the result backend counts as hanging.
 SILENCE = 5.0
-#: Seconds for all results of an operation: so many, and so many per task.
+#: Seconds for all results of an operation: base timeout, plus this much per task.
 SECONDS, SECONDS_PER_TASK = 10.0, 0.02
 #: Seconds between two heartbeats while results are stored.
 _BEAT_EVERY = 5.0
