@@ -1,4 +1,1 @@
-"""Connections, publishing with confirms, frames and declarations: everything that uses py-amqp or internals of kombu.
-
-May import the modules at the top of the package.
-"""
+"""Connections, publishing with confirms, frames and declarations: all that uses py-amqp or internals of kombu."""

@@ -1,4 +1,1 @@
-"""Analyse the retry history on Spark and find the tiers that fit the failures. Needs the extra ``spark``.
-
-May import `events`, `history`, Spark.
-"""
+"""Analyse the retry history on Spark and find the tiers that fit the failures. Needs the extra ``spark``."""

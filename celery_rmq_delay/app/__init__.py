@@ -1,4 +1,1 @@
-"""The state that `install` attaches to an app: settings, queues, exact delays, and the records in the broker.
-
-May import `retry` and what is below it.
-"""
+"""The state that `install` attaches to an app: settings, queues, exact delays, and the records in the broker."""

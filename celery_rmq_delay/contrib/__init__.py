@@ -1,4 +1,1 @@
-"""Integrations: each folder is named after the package that it needs.
-
-May import `operations`, `history` and that package.
-"""
+"""Integrations: each folder is named after the package that it needs."""

@@ -1,4 +1,1 @@
-"""The demo: twenty tasks on one ladder, live in a terminal, with the core's dependencies only.
-
-May import every package except `contrib` and `analytics`.
-"""
+"""The demo: twenty tasks on one ladder, live in a terminal, with the core's dependencies only."""

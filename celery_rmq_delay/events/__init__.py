@@ -1,4 +1,1 @@
-"""Events about settled messages: schema, encoding, and the way to the broker.
-
-May import `app` and what is below it.
-"""
+"""Events about settled messages: schema, encoding, and the way to the broker."""

@@ -1,4 +1,1 @@
-"""The history files: columns, schema and URLs.
-
-May import the modules at the top of the package.
-"""
+"""The history files: columns, schema and URLs."""

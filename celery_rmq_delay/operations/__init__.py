@@ -1,4 +1,1 @@
-"""Actions of operators: one function per action.
-
-May import `worker`, `management` and what is below them.
-"""
+"""Actions of operators: one function per action."""

@@ -1,4 +1,1 @@
-"""Messages that a process publishes into delay queues: calls with a delay, and retries as new messages.
-
-May import `events` and what is below it.
-"""
+"""Messages that a process publishes into delay queues: calls with a delay, and retries as new messages."""

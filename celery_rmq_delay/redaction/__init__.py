@@ -2,8 +2,6 @@
 
 One set of functions for the worker's events, the history files and every page and export of the admin. No I/O. No
 function raises an exception for any input, and its run time is bounded by the size of its result.
-
-May import the other modules at the top of the package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Decisions about messages: pure functions, without I/O and without a clock.
-
-May import `settings` and what is below it.
-"""
+"""Decisions about messages: pure functions, without I/O and without a clock."""

@@ -2,8 +2,6 @@
 
 The names below are imported at first use: pytest loads this package in every run, for the fixtures of
 :mod:`celery_rmq_delay.testing.plugin`.
-
-May import every package except `cli`, `contrib` and `analytics`.
 """
 
 from __future__ import annotations

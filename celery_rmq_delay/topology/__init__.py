@@ -1,4 +1,1 @@
-"""Plans of broker objects as plain data, and the steps from one plan to another.
-
-May import `amqp` and what is below it.
-"""
+"""Plans of broker objects as plain data, and the steps from one plan to another."""

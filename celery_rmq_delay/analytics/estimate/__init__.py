@@ -1,4 +1,1 @@
-"""Estimate how long failures last, and find the ladder that fits. Pure Python and NumPy.
-
-May import the modules at the top of the package.
-"""
+"""Estimate how long failures last, and find the ladder that fits. Pure Python and NumPy."""

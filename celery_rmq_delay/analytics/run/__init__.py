@@ -1,4 +1,1 @@
-"""A run of the pipeline: its request, its steps, its report.
-
-May import `tables` and what is below it.
-"""
+"""A run of the pipeline: its request, its steps, its report."""

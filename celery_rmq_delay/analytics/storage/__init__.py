@@ -1,4 +1,1 @@
-"""Read and write the files of a history and of tables in any storage that Spark can access.
-
-May import `history` and the modules of `analytics` beside it.
-"""
+"""Read and write the files of a history and of tables in any storage that Spark can access."""

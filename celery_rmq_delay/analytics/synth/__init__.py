@@ -5,8 +5,6 @@
     synth.write("history", synth.Spec(attempts=100_000, days=7))
 
 Needs NumPy and pyarrow, no Spark.
-
-May import `events`, `history`, NumPy, pyarrow.
 """
 
 from __future__ import annotations

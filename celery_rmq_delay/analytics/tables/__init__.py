@@ -1,4 +1,1 @@
-"""The tables that a run writes, one module each, and their common parts.
-
-May import `storage`, `estimate`.
-"""
+"""The tables that a run writes, one module each, and their common parts."""

@@ -1,4 +1,1 @@
-"""The Django app: tables of retried tasks, the collector that fills them, and the admin.
-
-May import `operations`, `history`, Django.
-"""
+"""The Django app: tables of retried tasks, the collector that fills them, and the admin."""

@@ -1,4 +1,1 @@
-"""Diagnosis of what would prevent retries from being parked, with a fix for each problem.
-
-May import `operations` and what is below it.
-"""
+"""Diagnosis of what would prevent retries from being parked, with a fix for each problem."""

@@ -1,4 +1,1 @@
-"""Migration: moves waiting messages to other delay queues.
-
-May import `operations` and what is below it.
-"""
+"""Migration: moves waiting messages to other delay queues."""

@@ -1,4 +1,1 @@
-"""Uninstall: returns all waiting messages to their queues, then deletes the objects of this package.
-
-May import `operations` and what is below it.
-"""
+"""Uninstall: returns all waiting messages to their queues, then deletes the objects of this package."""

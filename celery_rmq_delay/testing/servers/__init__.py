@@ -1,4 +1,1 @@
-"""Private servers for tests: a RabbitMQ on free ports, ended with its owner.
-
-May import the modules at the top of the package.
-"""
+"""Private servers for tests: a RabbitMQ on free ports, ended with its owner."""

@@ -1,7 +1,4 @@
-"""The admin pages. They register themselves on the default site; `register` puts them on another one.
-
-May import `services`, `models` and what is below them.
-"""
+"""The admin pages. They register themselves on the default site; `register` puts them on another one."""
 
 from __future__ import annotations
 

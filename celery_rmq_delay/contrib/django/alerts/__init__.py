@@ -1,4 +1,1 @@
-"""Alerts by mail and webhook: their texts, when they are sent, and how.
-
-May import `models`, `services` and what is below them.
-"""
+"""Alerts by mail and webhook: their texts, when they are sent, and how."""

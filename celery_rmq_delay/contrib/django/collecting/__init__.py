@@ -2,6 +2,4 @@
 
 `deliveries` and `consumer` are its broker side, `reading` and `facts` parse messages, `database` writes a batch in one
 transaction, `collector` is the loop, `assembly` builds all of them from the settings.
-
-May import `alerts`, `services`, `models` and what is below them.
 """

@@ -1,7 +1,4 @@
-"""The tables. The collector and the services write them.
-
-May import the modules at the top of the package.
-"""
+"""The tables. The collector and the services write them."""
 
 from .audit import Operation, OperationItem, OperatorStatus
 from .collectors import CollectorStatus, UnreadableMessage

@@ -1,4 +1,1 @@
-"""The actions of the Django app: admin, commands and project code call these functions.
-
-May import `models` and what is below it.
-"""
+"""The actions of the Django app: admin, commands and project code call these functions."""

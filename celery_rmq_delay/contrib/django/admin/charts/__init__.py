@@ -1,4 +1,1 @@
-"""Charts of the admin, drawn on the server as SVG. No I/O.
-
-May import what the admin may.
-"""
+"""Charts of the admin, drawn on the server as SVG. No I/O."""
