@@ -105,6 +105,17 @@ def sent(client: Client, address: str, form: SentForm, values: dict[str, Any]) -
     return answer
 
 
+@override_settings(LANGUAGE_CODE="de", USE_THOUSAND_SEPARATOR=True)
+def test_texts_are_english_in_every_language_and_numbers_are_not(rows: None, client: Client) -> None:
+    listed = client.get(f"{BASE}/operation/").content.decode()
+    assert "Start</a>" in listed  # Django's own word, in Django's own breadcrumbs
+    assert "By state" in listed
+    assert "12.345 / 23.456" in re.sub(r"\s+", " ", listed)
+    page = client.get(f"{BASE}/operation/{Operation.objects.get().pk}/change/").content.decode()
+    assert "<dt>By</dt>" in page
+    assert "Start</a>" in page
+
+
 @POSTGRES_TABLES
 def test_all_pages_open_and_programs_read_their_numbers(rows: None, language: str, client: Client) -> None:
     pages = crawled(client)

@@ -13,7 +13,7 @@ from celery_rmq_delay.contrib.django.admin.charts.drawing import round_up
 from celery_rmq_delay.contrib.django.admin.charts.hours import bars, chart
 from celery_rmq_delay.contrib.django.admin.tracebacks import parts
 from celery_rmq_delay.contrib.django.models import Attempt, Operation
-from celery_rmq_delay.contrib.django.queries import Capped, Hour
+from celery_rmq_delay.contrib.django.queries import Capped, Hour, plural
 from tests.support.corpus import corpus
 from tests.support.django.markup import faults
 from tests.support.django.seed import TRACEBACK
@@ -110,6 +110,10 @@ def test_counts_have_the_separators_of_the_language() -> None:
     assert str(Capped(10_001, 10_000)) == "more than 10,000"
     with translation.override("de"):
         assert str(Capped(9_999, 10_000)) == "9.999"
+
+
+def test_only_one_is_singular() -> None:
+    assert [plural(count, "task", "tasks") for count in (0, 1, 2)] == ["tasks", "task", "tasks"]
 
 
 def test_an_operation_shows_its_filters_in_words() -> None:

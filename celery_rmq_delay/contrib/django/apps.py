@@ -5,7 +5,6 @@ from typing import Any
 from django.apps import AppConfig
 from django.db import connections
 from django.db.models.signals import post_migrate
-from django.utils.translation import gettext_lazy as _
 
 
 class RmqDelayConfig(AppConfig):
@@ -13,7 +12,7 @@ class RmqDelayConfig(AppConfig):
 
     name = "celery_rmq_delay.contrib.django"
     label = "rmq_delay"
-    verbose_name = _("Retries in RabbitMQ")
+    verbose_name = "Retries in RabbitMQ"
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

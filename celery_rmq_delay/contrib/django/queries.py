@@ -28,7 +28,6 @@ from django.db.models import (
 )
 from django.db.models.functions import RowNumber, TruncHour
 from django.utils.formats import number_format
-from django.utils.translation import gettext as _
 
 from .models import CollectorStatus, LookupValue, Tally, TaskRecord, TaskState
 
@@ -59,13 +58,18 @@ class Capped:
 
     def __str__(self) -> str:
         if self.is_more:
-            return _("more than %(count)s") % {"count": grouped(self.limit)}
+            return f"more than {grouped(self.limit)}"
         return grouped(self.number)
 
 
 def grouped(number: int) -> str:
     """Return a number with the thousands separators of the active language."""
     return number_format(number, force_grouping=True)
+
+
+def plural(count: int, one: str, many: str) -> str:
+    """Return the words that go with a number: ``one`` with 1, else ``many``."""
+    return one if count == 1 else many
 
 
 def capped_counts(cap: int, **wanted: QuerySet[Any]) -> dict[str, Capped]:

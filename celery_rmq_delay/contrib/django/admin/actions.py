@@ -7,7 +7,6 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
-from django.utils.translation import gettext_lazy
 
 from ..services.actors import note_done
 from ..services.export import CONTENT_TYPES, ExportFormat, export_rows
@@ -47,13 +46,13 @@ def restore(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any])
     return ask_or_run(pages, request, queryset, RESTORE)
 
 
-@admin.action(description=gettext_lazy("Export as CSV"), permissions=["view"])
+@admin.action(description="Export as CSV", permissions=["view"])
 def export_csv(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> StreamingHttpResponse:
     """Return the tasks as a CSV file."""
     return _export(pages, request, queryset, "csv")
 
 
-@admin.action(description=gettext_lazy("Export as JSON lines"), permissions=["view"])
+@admin.action(description="Export as JSON lines", permissions=["view"])
 def export_jsonl(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> StreamingHttpResponse:
     """Return the tasks as JSON lines."""
     return _export(pages, request, queryset, "jsonl")

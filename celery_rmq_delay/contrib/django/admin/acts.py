@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from django.utils.translation import gettext_lazy
 
 from ..models import Operation, TaskState
 
@@ -18,8 +15,8 @@ class Act:
 
     name: str
     kind: str
-    label: Any
-    explanation: Any
+    label: str
+    explanation: str
     states: tuple[TaskState, ...]
     gradual: bool = False
     #: Whether its button looks like one that deletes.
@@ -42,11 +39,9 @@ class Button:
 RUN_NOW = Act(
     "run_now",
     Kind.RUN_NOW,
-    gettext_lazy("Run now"),
-    gettext_lazy(
-        "The delay queues are searched for these tasks, and those found go to their origin queues at once. "
-        "A task that is not found is already due."
-    ),
+    "Run now",
+    "The delay queues are searched for these tasks, and those found go to their origin queues at once. "
+    "A task that is not found is already due.",
     (TaskState.PARKED,),
 )
 
@@ -54,8 +49,8 @@ RUN_NOW = Act(
 REQUEUE = Act(
     "requeue",
     Kind.REQUEUE,
-    gettext_lazy("Requeue"),
-    gettext_lazy("Each message is published to its origin queue as it was, with the same task id and a fresh ladder."),
+    "Requeue",
+    "Each message is published to its origin queue as it was, with the same task id and a fresh ladder.",
     (TaskState.EXHAUSTED,),
 )
 
@@ -63,11 +58,9 @@ REQUEUE = Act(
 GRADUALLY = Act(
     "requeue_gradually",
     Kind.REQUEUE,
-    gettext_lazy("Requeue gradually"),
-    gettext_lazy(
-        "The canaries are requeued first. The others follow at the rate below once every canary has recovered; "
-        "if one fails again, they are not requeued."
-    ),
+    "Requeue gradually",
+    "The canaries are requeued first. The others follow at the rate below once every canary has recovered; "
+    "if one fails again, they are not requeued.",
     (TaskState.EXHAUSTED,),
     gradual=True,
 )
@@ -76,10 +69,8 @@ GRADUALLY = Act(
 DISCARD = Act(
     "discard",
     Kind.DISCARD,
-    gettext_lazy("Discard"),
-    gettext_lazy(
-        "These tasks will not run again, and their results become REVOKED. You can restore them: their data is kept."
-    ),
+    "Discard",
+    "These tasks will not run again, and their results become REVOKED. You can restore them: their data is kept.",
     (TaskState.PARKED, TaskState.EXHAUSTED, TaskState.UNKNOWN),
     dangerous=True,
 )
@@ -88,12 +79,10 @@ DISCARD = Act(
 RESTORE = Act(
     "restore",
     Kind.RESTORE,
-    gettext_lazy("Restore"),
-    gettext_lazy(
-        "Discarded tasks become exhausted again, and so do tasks whose outcome is unknown, or that were requeued and "
-        "have sent no event since. Check first whether one of these has run or waits in its queue: if you requeue it, "
-        "it may run twice."
-    ),
+    "Restore",
+    "Discarded tasks become exhausted again, and so do tasks whose outcome is unknown, or that were requeued and "
+    "have sent no event since. Check first whether one of these has run or waits in its queue: if you requeue it, "
+    "it may run twice.",
     (TaskState.DISCARDED, TaskState.UNKNOWN, TaskState.REQUEUED),
 )
 

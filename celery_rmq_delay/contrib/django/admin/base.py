@@ -22,7 +22,6 @@ from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
-from django.utils.translation import gettext as _
 
 from ..conf import conf
 from ..models import ExhaustedTask, FailureGroup, InsightRun, Operation, ParkedTask, TaskRecord, TaskState
@@ -130,7 +129,7 @@ class ReadOnlyAdmin(_ModelAdmin):
 
     def action_checkbox(self, obj: Model) -> SafeString:
         """Return the checkbox of a row; its label for screen readers is shortened and has no control characters."""
-        label = _("Select this for an action: %(row)s") % {"row": plain(obj, 120)}
+        label = f"Select this for an action: {plain(obj, 120)}"
         return format_html(_CHECKBOX, helpers.ACTION_CHECKBOX_NAME, str(obj.pk), label)
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
@@ -160,7 +159,7 @@ class ReadOnlyAdmin(_ModelAdmin):
         try:
             answer = super().changelist_view(request, {"rmq_tabs": self.tabs(request), **(extra_context or {})})
         except RefusedFilterError as error:
-            context = self.page_context(request, _("Nothing was changed"), refused=str(error), back=request.path)
+            context = self.page_context(request, "Nothing was changed", refused=str(error), back=request.path)
             return TemplateResponse(request, "admin/rmq_delay/refused.html", context, status=400)
         shown = (getattr(answer, "context_data", None) or {}).get("cl")
         if shown is not None and shown.refused:
@@ -247,8 +246,11 @@ class ReadOnlyAdmin(_ModelAdmin):
             if not self.has_view_permission(request):
                 raise PermissionDenied
             number = row_number(object_id)
-            problem = _("Nothing was done: your session had ended, or this page was opened without its button.")
-            messages.warning(request, f"{problem} {_('If you still want it, do it again here.')}")
+            problem = (
+                "Nothing was done: your session had ended, or this page was opened without its button. "
+                "If you still want it, do it again here."
+            )
+            messages.warning(request, problem)
             return HttpResponseRedirect(self.here("change", number))
 
         full_name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"

@@ -9,8 +9,6 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from ..models import CollectorStatus
 from ..queries import COLLECTOR_SILENT_AFTER, grouped
@@ -47,44 +45,44 @@ class CollectorStatusAdmin(FactsAdmin):
     list_display = ("shown_name", "alive", "latest", "shown_events", "shown_exhausted", "lag", "shown_waiting", "error")
     list_display_links = ("shown_name",)
 
-    @admin.display(description=gettext_lazy("collector"))
+    @admin.display(description="collector")
     def shown_name(self, row: CollectorStatus) -> SafeString:
         """Return its name."""
         return text.hostile(row.name, 120)
 
-    @admin.display(description=gettext_lazy("state"))
+    @admin.display(description="state")
     def alive(self, row: CollectorStatus) -> SafeString:
         """Return whether the collector is running."""
         if row.heartbeat_at > timezone.now() - COLLECTOR_SILENT_AFTER:
-            return text.badge(_("running"), "play", "good")
-        return text.badge(_("silent"), "cross", "bad")
+            return text.badge("running", "play", "good")
+        return text.badge("silent", "cross", "bad")
 
-    @admin.display(description=gettext_lazy("last heartbeat"))
+    @admin.display(description="last heartbeat")
     def latest(self, row: CollectorStatus) -> SafeString:
         """Return the time of its last heartbeat."""
         return text.moment(row.heartbeat_at, timezone.now())
 
-    @admin.display(description=gettext_lazy("events"))
+    @admin.display(description="events")
     def shown_events(self, row: CollectorStatus) -> str:
         """Return how many events it has written."""
         return grouped(row.events)
 
-    @admin.display(description=gettext_lazy("exhausted messages"))
+    @admin.display(description="exhausted messages")
     def shown_exhausted(self, row: CollectorStatus) -> str:
         """Return how many messages it has taken from the exhausted queue."""
         return grouped(row.exhausted)
 
-    @admin.display(description=gettext_lazy("lag"))
+    @admin.display(description="lag")
     def lag(self, row: CollectorStatus) -> str:
         """Return how far behind it is."""
         return text.duration(row.lag_ms)
 
-    @admin.display(description=gettext_lazy("waiting"))
+    @admin.display(description="waiting")
     def shown_waiting(self, row: CollectorStatus) -> str:
         """Return how many messages were waiting when it last counted them."""
         return grouped(row.waiting)
 
-    @admin.display(description=gettext_lazy("last error"))
+    @admin.display(description="last error")
     def error(self, row: CollectorStatus) -> SafeString:
         """Return its last error."""
         return text.hostile(row.last_error)
@@ -93,14 +91,14 @@ class CollectorStatusAdmin(FactsAdmin):
         """Return the labels and values of a collector."""
         now = timezone.now()
         return [
-            (_("State"), self.alive(row)),
-            (_("Started"), text.moment(row.started_at, now)),
-            (_("Last heartbeat"), text.moment(row.heartbeat_at, now)),
-            (_("Events"), grouped(row.events)),
-            (_("Exhausted messages"), grouped(row.exhausted)),
-            (_("Lag"), text.duration(row.lag_ms)),
-            (_("Waiting"), grouped(row.waiting)),
-            (_("Delay queues hold more than the table"), grouped(row.differs_by)),
-            (_("Difference since"), text.moment(row.differs_since, now)),
-            (_("Last error"), text.hostile(row.last_error, 5_000)),
+            ("State", self.alive(row)),
+            ("Started", text.moment(row.started_at, now)),
+            ("Last heartbeat", text.moment(row.heartbeat_at, now)),
+            ("Events", grouped(row.events)),
+            ("Exhausted messages", grouped(row.exhausted)),
+            ("Lag", text.duration(row.lag_ms)),
+            ("Waiting", grouped(row.waiting)),
+            ("Delay queues hold more than the table", grouped(row.differs_by)),
+            ("Difference since", text.moment(row.differs_since, now)),
+            ("Last error", text.hostile(row.last_error, 5_000)),
         ]

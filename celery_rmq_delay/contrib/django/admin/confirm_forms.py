@@ -8,7 +8,6 @@ from typing import Any
 from django import forms
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
-from django.utils.translation import gettext_lazy
 
 from ..services.operations.requests import schedule_problem
 from ..services.operations.target import queue_problem
@@ -24,11 +23,11 @@ _MAX = 2**63 - 1
 def reason_field() -> forms.CharField:
     """Return the form field for the reason."""
     return forms.CharField(
-        label=gettext_lazy("Why"),
+        label="Why",
         required=False,
         max_length=1_000,
         widget=forms.Textarea(attrs={"rows": 2, "cols": 60}),
-        help_text=gettext_lazy("Stored with the operation."),
+        help_text="Stored with the operation.",
     )
 
 
@@ -41,10 +40,10 @@ class ConfirmForm(forms.Form):
 
     reason = reason_field()
     not_before = forms.DateTimeField(
-        label=gettext_lazy("Not before"),
+        label="Not before",
         required=False,
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
-        help_text=gettext_lazy("Empty: as soon as “manage.py rmq_delay_operate” can run it."),
+        help_text="Empty: as soon as “manage.py rmq_delay_operate” can run it.",
     )
     as_of = forms.CharField(widget=forms.HiddenInput)
     newest = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=_MAX)
@@ -85,18 +84,18 @@ class RequeueForm(ConfirmForm):
     """The form of a requeue."""
 
     queue = forms.CharField(
-        label=gettext_lazy("Into the queue"),
+        label="Into the queue",
         required=False,
         max_length=255,
-        help_text=gettext_lazy(
+        help_text=(
             "Empty: each task goes to its origin queue. In another queue, its workers must know the tasks, and retries "
             "follow that queue's ladder."
         ),
     )
     without_expiry = forms.BooleanField(
-        label=gettext_lazy("Without expiry"),
+        label="Without expiry",
         required=False,
-        help_text=gettext_lazy("Publish the messages without “expires”: expired tasks run, too."),
+        help_text="Publish the messages without “expires”: expired tasks run, too.",
     )
 
     def clean_queue(self) -> str:
@@ -116,18 +115,18 @@ class GradualForm(RequeueForm):
     """The form of a gradual requeue."""
 
     canary = forms.IntegerField(
-        label=gettext_lazy("Canaries"),
+        label="Canaries",
         min_value=0,
         max_value=1_000,
         initial=CANARIES,
-        help_text=gettext_lazy("Number of tasks to requeue first."),
+        help_text="Number of tasks to requeue first.",
     )
     rate = forms.IntegerField(
-        label=gettext_lazy("Per minute"),
+        label="Per minute",
         min_value=1,
         max_value=100_000,
         initial=RATE,
-        help_text=gettext_lazy("Number of the other tasks to requeue per minute."),
+        help_text="Number of the other tasks to requeue per minute.",
     )
 
     def options(self) -> dict[str, Any]:

@@ -15,8 +15,6 @@ from django.db.models import Count, Max, Q, QuerySet, Sum
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils import timezone
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
 
 from ....exceptions import RmqDelayError
 from ....operations.approval import has_own_call
@@ -24,7 +22,7 @@ from ....signals import before_requeue
 from ..broker import delay
 from ..conf import conf
 from ..models import ExhaustedTask, FailureGroup, Operation, ParkedTask, TaskRecord, TaskState
-from ..queries import among, grouped
+from ..queries import among, grouped, plural
 from ..services import counts as live
 from ..services.operations import requests as operations
 from ..services.operations.requeue import expired_among
@@ -60,7 +58,7 @@ def ask_or_run(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[An
     if "first" in request.POST and answer["before"] is not None:
         frozen = frozen.order_by("changed_at", "pk")[: answer["before"]]
     elif _is_across(request) and _sums(frozen) != (answer["expected"], answer["ids_sum"]):
-        messages.warning(request, _("The tasks of this list have changed. Check the numbers again."))
+        messages.warning(request, "The tasks of this list have changed. Check the numbers again.")
         return _page(pages, request, queryset, act, form_class, form, before=answer["expected"])
     return _run(pages, request, frozen, act, form.options())
 
@@ -139,12 +137,8 @@ def _run(
         return HttpResponseRedirect(_back(pages, request))
     messages.info(
         request,
-        ngettext(
-            "Operation %(number)s: “manage.py rmq_delay_operate” will process %(count)s task.",
-            "Operation %(number)s: “manage.py rmq_delay_operate” will process %(count)s tasks.",
-            operation.requested,
-        )
-        % {"number": operation.pk, "count": grouped(operation.requested)},
+        f"Operation {operation.pk}: “manage.py rmq_delay_operate” will process {grouped(operation.requested)} "
+        f"{plural(operation.requested, 'task', 'tasks')}.",
     )
     return HttpResponseRedirect(url or _back(pages, request))
 
@@ -204,7 +198,7 @@ def _page(
     shown = form_class({**dict(request.POST.items()), **hidden} if form else None, initial=hidden)
     context = pages.page_context(
         request,
-        str(act.label),
+        act.label,
         act=act,
         form=shown,
         affected=affected,
@@ -260,10 +254,10 @@ def _in_classic(concerned: list[Counted]) -> int:
 
 
 _BREAKDOWN = {
-    "name": gettext_lazy("Task"),
-    "queue": gettext_lazy("Queue"),
-    "exception_type": gettext_lazy("Error"),
-    "state": gettext_lazy("State"),
+    "name": "Task",
+    "queue": "Queue",
+    "exception_type": "Error",
+    "state": "State",
 }
 
 

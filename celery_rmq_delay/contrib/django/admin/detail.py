@@ -11,7 +11,6 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
 
 from ....events.schema import DISCARDED, REQUEUED
 from ..models import Attempt, FailureGroup, Operation, OperationItem, TaskRecord, TaskState
@@ -55,29 +54,27 @@ def detail(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> di
 
 
 def _facts(record: TaskRecord) -> Iterator[Fact]:
-    most = _("unlimited") if record.max_retries is None else str(record.max_retries + 1)
-    yield _("Task id"), text.hostile(record.task_id, 255)
-    yield _("Queue"), text.hostile(record.queue, 255)
+    most = "unlimited" if record.max_retries is None else str(record.max_retries + 1)
+    yield "Task id", text.hostile(record.task_id, 255)
+    yield "Queue", text.hostile(record.queue, 255)
     yield (
-        _("Exchange, routing key"),
-        format_html(
-            "{} {}", text.hostile(record.exchange or _("(default)"), 255), text.hostile(record.routing_key, 255)
-        ),
+        "Exchange, routing key",
+        format_html("{} {}", text.hostile(record.exchange or "(default)", 255), text.hostile(record.routing_key, 255)),
     )
-    yield _("Worker"), text.hostile(record.worker, 255)
-    yield _("Attempts"), f"{record.attempt + 1} / {most}"
-    yield _("Ladder"), " → ".join(text.delay(each) for each in _ladder(record)) or text.EMPTY
+    yield "Worker", text.hostile(record.worker, 255)
+    yield "Attempts", f"{record.attempt + 1} / {most}"
+    yield "Ladder", " → ".join(text.delay(each) for each in _ladder(record)) or text.EMPTY
     if record.tier is not None or (record.delay_ms is not None and record.state == TaskState.PARKED):
-        tier_index = _("exact") if record.tier is None else str(record.tier)
-        yield _("Tier"), f"{tier_index} ({text.delay(record.delay_ms)})"
+        tier_index = "exact" if record.tier is None else str(record.tier)
+        yield "Tier", f"{tier_index} ({text.delay(record.delay_ms)})"
     if record.delay_queue:
-        yield _("Delay queue"), text.hostile(record.delay_queue, 255)
+        yield "Delay queue", text.hostile(record.delay_queue, 255)
     if record.generation:
-        yield _("Requeued"), f"{record.generation} x"
+        yield "Requeued", f"{record.generation} x"
     if record.crashes:
-        yield _("Crashes"), str(record.crashes)
+        yield "Crashes", str(record.crashes)
     if record.reason:
-        yield _("Exhausted because"), format_html("<bdi>{}</bdi>", text.reason(record.reason))
+        yield "Exhausted because", format_html("<bdi>{}</bdi>", text.reason(record.reason))
 
 
 def _ladder(record: TaskRecord) -> list[int]:
@@ -88,13 +85,13 @@ def _ladder(record: TaskRecord) -> list[int]:
 def _times(record: TaskRecord) -> Iterator[Fact]:
     now = timezone.now()
     for label, moment in (
-        (_("First failed"), record.first_failed_at),
-        (_("Parked"), record.parked_at),
-        (_("Next retry"), record.due_at),
-        (_("Exhausted"), record.exhausted_at),
-        (_("Recovered"), record.recovered_at),
-        (_("State changed"), record.changed_at),
-        (_("Ran after it was discarded"), record.ran_after_discard_at),
+        ("First failed", record.first_failed_at),
+        ("Parked", record.parked_at),
+        ("Next retry", record.due_at),
+        ("Exhausted", record.exhausted_at),
+        ("Recovered", record.recovered_at),
+        ("State changed", record.changed_at),
+        ("Ran after it was discarded", record.ran_after_discard_at),
     ):
         if moment is not None:
             yield label, format_html("{} ({})", text.moment(moment, now), text.absolute(moment))
@@ -136,10 +133,10 @@ def _relatives(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -
     """Yield the related tasks by kind of relation, with links to the pages that the user may see."""
     shared = TaskRecord.objects.filter(task_id=record.task_id).exclude(pk=record.pk).exists()
     for label, key, value in (
-        (_("Same task id"), "task_id", record.task_id if shared else ""),
-        (_("Root"), "root_id", record.root_id),
-        (_("Parent"), "task_id", record.parent_id),
-        (_("Canvas group"), "canvas_id", record.canvas_id),
+        ("Same task id", "task_id", record.task_id if shared else ""),
+        ("Root", "root_id", record.root_id),
+        ("Parent", "task_id", record.parent_id),
+        ("Canvas group", "canvas_id", record.canvas_id),
     ):
         if not value:
             continue

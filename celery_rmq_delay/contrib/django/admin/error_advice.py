@@ -10,11 +10,9 @@ from math import ceil, floor
 from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from ..models import ExceptionAdvice
-from ..queries import grouped
+from ..queries import grouped, plural
 from . import text
 from .ladders import failures, literal
 
@@ -63,19 +61,15 @@ def _is_class(name: str) -> bool:
 
 
 def _give_up(row: ExceptionAdvice) -> tuple[str, str, SafeString]:
-    most, retries = row.share_high, row.retries or 0
-    saved = ngettext("%(count)s retry", "%(count)s retries", retries) % {"count": grouped(retries)}
-    words = {"failures": failures(row.failures), "time": text.rough(row.longest_s)}
+    most, retries, longest = row.share_high, row.retries or 0, text.rough(row.longest_s)
     return (
-        _("never recovered in %(failures)s; the last attempt came %(time)s after the first") % words,
-        "" if most is None else _("95 %% interval: at most %(share)s recover") % {"share": _share(ceil(1_000 * most))},
+        f"never recovered in {failures(row.failures)}; the last attempt came {longest} after the first",
+        "" if most is None else f"95 % interval: at most {_share(ceil(1_000 * most))} recover",
         format_html(
-            _(
-                "Use a longer ladder for a while to see whether later attempts succeed. If not, add it to {}: that "
-                "would have saved {} and {} of worker time."
-            ),
+            "Use a longer ladder for a while to see whether later attempts succeed. If not, add it to {}: that "
+            "would have saved {} and {} of worker time.",
             _GIVE_UP_ON,
-            saved,
+            f"{grouped(retries)} {plural(retries, 'retry', 'retries')}",
             text.rough((row.wasted_ms or 0) / 1000),
         ),
     )
@@ -83,16 +77,10 @@ def _give_up(row: ExceptionAdvice) -> tuple[str, str, SafeString]:
 
 def _fewer_tiers(row: ExceptionAdvice) -> tuple[str, str, SafeString]:
     least, needless = row.share_low, row.needless_ms
-    words = {"time": text.rough(row.longest_s), "failures": failures(row.failures)}
     return (
-        _("always recovered within %(time)s, in %(failures)s") % words,
-        ""
-        if least is None
-        else _("95 %% interval: at least %(share)s recover") % {"share": _share(floor(1_000 * least))},
-        format_html(
-            ngettext("It does not need the tier {}.", "It does not need the tiers {}.", len(needless)),
-            text.ladder(needless),
-        ),
+        f"always recovered within {text.rough(row.longest_s)}, in {failures(row.failures)}",
+        "" if least is None else f"95 % interval: at least {_share(floor(1_000 * least))} recover",
+        format_html("It does not need the {} {}.", plural(len(needless), "tier", "tiers"), text.ladder(needless)),
     )
 
 

@@ -15,11 +15,9 @@ from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
 
 from ..models import ExhaustedTask, FailureGroup, Operation, TaskRecord, TaskState
-from ..queries import GroupFigures, among, group_figures, grouped, with_open_tasks
+from ..queries import GroupFigures, among, group_figures, grouped, plural, with_open_tasks
 from ..services.actors import note_done
 from . import group_acts, log_entries, text
 from .base import found, with_query
@@ -36,12 +34,12 @@ WINDOWS = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedel
 class OpenFilter(OwnFilter):
     """Groups with open tasks by default, or all groups."""
 
-    title = gettext_lazy("open tasks")
+    title = "open tasks"
     parameter_name = "open"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the one choice beside the default."""
-        return [("any", _("All groups"))]
+        return [("any", "All groups")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep the groups with open tasks, unless all groups are chosen."""
@@ -56,7 +54,7 @@ class OpenFilter(OwnFilter):
 
     def choices(self, changelist: Any) -> Iterator[Any]:
         """Yield both choices with their labels."""
-        for value, label in ((None, _("With open tasks")), ("any", _("All groups"))):
+        for value, label in ((None, "With open tasks"), ("any", "All groups")):
             yield {
                 "selected": self.value() == value,
                 "query_string": changelist.get_query_string({"open": value}),
@@ -67,12 +65,12 @@ class OpenFilter(OwnFilter):
 class MutedFilter(OwnFilter):
     """Muted groups, or the others."""
 
-    title = gettext_lazy("alerts")
+    title = "alerts"
     parameter_name = "muted"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return both choices."""
-        return [("1", _("Muted")), ("0", _("Not muted"))]
+        return [("1", "Muted"), ("0", "Not muted")]
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
         """Return the groups that are muted, or those that are not."""
@@ -83,7 +81,7 @@ class NoteForm(forms.Form):
     """The note on a group."""
 
     note = forms.CharField(
-        label=gettext_lazy("Note"),
+        label="Note",
         required=False,
         max_length=MAX_NOTE,
         widget=forms.Textarea(attrs={"rows": 4, "cols": 60}),
@@ -92,8 +90,9 @@ class NoteForm(forms.Form):
 
 def in_words(figures: GroupFigures) -> str:
     """Return how many tasks of a group were exhausted in each of `WINDOWS`."""
-    counts = {name: grouped(count) for name, count in figures.exhausted.items()}
-    return _("%(hour)s in 1 h, %(day)s in 24 h, %(week)s in 7 days") % counts
+    return "{hour} in 1 h, {day} in 24 h, {week} in 7 days".format(
+        **{name: grouped(count) for name, count in figures.exhausted.items()}
+    )
 
 
 class FailureGroupAdmin(SummarizedAdmin):
@@ -104,7 +103,7 @@ class FailureGroupAdmin(SummarizedAdmin):
     list_display_links = ("failure",)
     list_filter = (OpenFilter, MutedFilter)
     search_fields = ("^exception_type",)
-    search_help_text = gettext_lazy("The beginning of an error's name.")
+    search_help_text = "The beginning of an error's name."
     sortable_by = ()
     actions = ("show_tasks", "mute", "unmute")
     change_list_template = "admin/rmq_delay/groups.html"
@@ -133,7 +132,7 @@ class FailureGroupAdmin(SummarizedAdmin):
         more = {"acts_form": group_acts.FORM, "from_groups": request.GET.urlencode()}
         return super().changelist_view(request, {**more, **(extra_context or {})})
 
-    @admin.display(description=gettext_lazy("failure"))
+    @admin.display(description="failure")
     def failure(self, group: FailureGroup) -> SafeString:
         """Return error, message and the place in the code."""
         return format_html(
@@ -143,37 +142,37 @@ class FailureGroupAdmin(SummarizedAdmin):
             text.in_line(group.frame, 120),
         )
 
-    @admin.display(description=gettext_lazy("open"))
+    @admin.display(description="open")
     def open_count(self, group: Any) -> SafeString:
         """Return the number of open tasks, with a link to them."""
         count = grouped(group.open_tasks)
         return format_html('<a href="{}">{}</a>', group.tasks_url, count) if group.tasks_url else SafeString(count)
 
-    @admin.display(description=gettext_lazy("exhausted"))
+    @admin.display(description="exhausted")
     def exhausted(self, group: Any) -> SafeString:
         """Return the last 24 hours as small bars; below, the sums of an hour, a day and a week."""
         shown = small_chart(group.figures.hours)
         return format_html('{}<span class="rmq-beneath">{}</span>', shown, in_words(group.figures))
 
-    @admin.display(description=gettext_lazy("last seen"))
+    @admin.display(description="last seen")
     def seen(self, group: FailureGroup) -> SafeString:
         """Return when it was last seen; below, when it was first seen."""
         now = timezone.now()
-        first = format_html("{} {}", _("first seen"), text.moment(group.first_seen, now))
+        first = format_html("first seen {}", text.moment(group.first_seen, now))
         return format_html('{}<span class="rmq-beneath">{}</span>', text.moment(group.last_seen, now), first)
 
-    @admin.display(description=gettext_lazy("note"))
+    @admin.display(description="note")
     def shown_note(self, group: FailureGroup) -> SafeString:
         """Return the note, and whether alerts are muted."""
         note = text.hostile(group.note, 120) if group.note else SafeString("")
-        return format_html("{} {}", text.badge(_("muted"), "minus", "quiet"), note) if group.muted else note
+        return format_html("{} {}", text.badge("muted", "minus", "quiet"), note) if group.muted else note
 
-    @admin.display(description=gettext_lazy("actions"))
+    @admin.display(description="actions")
     def acts(self, group: Any) -> SafeString:
         """Return the buttons that act on all open tasks of the group, and the one that mutes it."""
         return format_html('<span class="rmq-row-acts">{}</span>', group.buttons)
 
-    @admin.action(description=gettext_lazy("Show the open tasks"), permissions=["view"])
+    @admin.action(description="Show the open tasks", permissions=["view"])
     def show_tasks(self, request: HttpRequest, queryset: QuerySet[FailureGroup]) -> HttpResponse | None:
         """Open the list of the open tasks of these groups, where an action can select all of them."""
         url = self.page_url(request, ExhaustedTask, "changelist")
@@ -181,19 +180,19 @@ class FailureGroupAdmin(SummarizedAdmin):
             raise PermissionDenied
         numbers = list(queryset.values_list("pk", flat=True)[: MOST_SHOWN + 1])
         if len(numbers) > MOST_SHOWN:
-            message = _("Select at most %(count)s groups.") % {"count": MOST_SHOWN}
+            message = f"Select at most {MOST_SHOWN} groups."
             self.message_user(request, message, messages.WARNING)
             return None
         return HttpResponseRedirect(
             f"{url}?group={','.join(map(str, numbers))}" if numbers else request.get_full_path()
         )
 
-    @admin.action(description=gettext_lazy("Mute: no alerts"), permissions=["annotate"])
+    @admin.action(description="Mute: no alerts", permissions=["annotate"])
     def mute(self, request: HttpRequest, queryset: QuerySet[FailureGroup]) -> None:
         """Stop alerts about these groups."""
         self._set_muted(request, queryset, muted=True)
 
-    @admin.action(description=gettext_lazy("Unmute"), permissions=["annotate"])
+    @admin.action(description="Unmute", permissions=["annotate"])
     def unmute(self, request: HttpRequest, queryset: QuerySet[FailureGroup]) -> None:
         """Send alerts about these groups again."""
         self._set_muted(request, queryset, muted=False)
@@ -203,7 +202,7 @@ class FailureGroupAdmin(SummarizedAdmin):
         chosen = FailureGroup.objects.filter(pk__in=queryset.order_by().values("pk")).exclude(muted=muted)
         groups = list(chosen.order_by("pk"))
         numbers = [group.pk for group in groups]
-        what = _("Muted") if muted else _("Unmuted")
+        what = "Muted" if muted else "Unmuted"
         if groups:
             FailureGroup.objects.filter(among(numbers, chosen.db)).update(muted=muted)
             log_entries.log_all(request, groups, what)
@@ -216,12 +215,8 @@ class FailureGroupAdmin(SummarizedAdmin):
                 muted=muted,
             )
         count = len(groups)
-        message = (
-            ngettext("%(count)s group muted.", "%(count)s groups muted.", count)
-            if muted
-            else ngettext("%(count)s group unmuted.", "%(count)s groups unmuted.", count)
-        )
-        self.message_user(request, message % {"count": grouped(count)}, messages.SUCCESS)
+        message = f"{grouped(count)} {plural(count, 'group', 'groups')} {what.lower()}."
+        self.message_user(request, message, messages.SUCCESS)
 
     def get_urls(self) -> list[Any]:
         """Return Django's URLs, and those that save a note and mute."""
@@ -264,10 +259,10 @@ class FailureGroupAdmin(SummarizedAdmin):
         form = NoteForm(request.POST)
         if form.is_valid():
             FailureGroup.objects.filter(pk=group.pk).update(note=form.cleaned_data["note"])
-            log_entries.log(request, group, _("Note changed"))
+            log_entries.log(request, group, "Note changed")
             details = {"groups": [group.pk], "before": group.note, "after": form.cleaned_data["note"]}
-            note_done(Operation.Kind.MUTE, log_entries.actor(request), reason=_("Note changed"), requested=1, **details)
-            self.message_user(request, _("The note was saved."), messages.SUCCESS)
+            note_done(Operation.Kind.MUTE, log_entries.actor(request), reason="Note changed", requested=1, **details)
+            self.message_user(request, "The note was saved.", messages.SUCCESS)
         else:
             self.message_user(request, " ".join(str(each) for each in form.errors.get("note", [])), messages.ERROR)
         return HttpResponseRedirect(self.here("change", group.pk))

@@ -12,8 +12,6 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from ..models import LookupValue, TaskState
 from ..queries import MAX_CHOICES, due_soon, lookup_values, overdue
@@ -71,7 +69,7 @@ class StateFilter(OwnFilter):
     The tasks of an operation are shown in all states of the list: the operation has changed them.
     """
 
-    title = _("state")
+    title = "state"
     parameter_name = "state"
     states: tuple[TaskState, ...] = ()
 
@@ -118,7 +116,7 @@ class ExhaustedStates(StateFilter):
 class AnyState(OwnFilter):
     """Any state, or one."""
 
-    title = _("state")
+    title = "state"
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -173,25 +171,25 @@ class SeenFilter(OwnFilter):
 class QueueFilter(SeenFilter):
     """By origin queue."""
 
-    title, parameter_name, kind, field = _("queue"), "queue", LookupValue.Kind.QUEUE, "queue"
+    title, parameter_name, kind, field = "queue", "queue", LookupValue.Kind.QUEUE, "queue"
 
 
 class TaskFilter(SeenFilter):
     """By task."""
 
-    title, parameter_name, kind, field = _("task"), "task", LookupValue.Kind.TASK, "name"
+    title, parameter_name, kind, field = "task", "task", LookupValue.Kind.TASK, "name"
 
 
 class ErrorFilter(SeenFilter):
     """By class of the last error."""
 
-    title, parameter_name, kind, field = _("error"), "error", LookupValue.Kind.ERROR, "exception_type"
+    title, parameter_name, kind, field = "error", "error", LookupValue.Kind.ERROR, "exception_type"
 
 
 class WorkerFilter(SeenFilter):
     """By the worker of the last attempt."""
 
-    title, parameter_name, kind, field = _("worker"), "worker", LookupValue.Kind.WORKER, "worker"
+    title, parameter_name, kind, field = "worker", "worker", LookupValue.Kind.WORKER, "worker"
 
 
 class WindowFilter(OwnFilter):
@@ -200,10 +198,10 @@ class WindowFilter(OwnFilter):
     parameter_name = "window"
     field = ""
     windows = {
-        "1h": (timedelta(hours=1), _("Last hour")),
-        "24h": (timedelta(hours=24), _("Last 24 hours")),
-        "7d": (timedelta(days=7), _("Last 7 days")),
-        "30d": (timedelta(days=30), _("Last 30 days")),
+        "1h": (timedelta(hours=1), "Last hour"),
+        "24h": (timedelta(hours=24), "Last 24 hours"),
+        "7d": (timedelta(days=7), "Last 7 days"),
+        "30d": (timedelta(days=30), "Last 30 days"),
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -219,36 +217,33 @@ class WindowFilter(OwnFilter):
 class ParkedWindow(WindowFilter):
     """By when it was parked."""
 
-    title, field = _("parked"), "parked_at"
+    title, field = "parked", "parked_at"
     reads = Reads.ROWS
 
 
 class ExhaustedWindow(WindowFilter):
     """By when it was exhausted."""
 
-    title, field = _("exhausted"), "exhausted_at"
+    title, field = "exhausted", "exhausted_at"
 
 
 class ChangedWindow(WindowFilter):
     """By when its state changed."""
 
-    title, field = _("changed"), "changed_at"
+    title, field = "changed", "changed_at"
 
 
 class AttemptsFilter(OwnFilter):
     """A minimum number of attempts; the URL accepts any number."""
 
-    title = _("attempts")
+    title = "attempts"
     parameter_name = "attempts"
     offered = (1, 2, 3, 5, 10)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return some numbers, and the chosen one."""
         numbers = {*self.offered, number_of(request.GET.get("attempts")) or 1}
-        return [
-            (str(number), ngettext("%(count)s or more", "%(count)s or more", number) % {"count": number})
-            for number in sorted(numbers)
-        ]
+        return [(str(number), f"{number} or more") for number in sorted(numbers)]
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
         """Return the tasks with at least that many attempts; the first attempt is number 0."""
@@ -259,12 +254,12 @@ class AttemptsFilter(OwnFilter):
 class OverdueFilter(OwnFilter):
     """Overdue tasks: due, and without an event since."""
 
-    title = _("overdue")
+    title = "overdue"
     parameter_name = "overdue"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the one choice."""
-        return [("1", _("Overdue only"))]
+        return [("1", "Overdue only")]
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
         """Return the tasks that are overdue."""
@@ -274,12 +269,12 @@ class OverdueFilter(OwnFilter):
 class DueFilter(OwnFilter):
     """Tasks that are due soon."""
 
-    title = _("due")
+    title = "due"
     parameter_name = "due"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the one choice."""
-        return [("soon", _("In 5 minutes"))]
+        return [("soon", "In 5 minutes")]
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
         """Return the tasks that are due within 5 minutes, and not overdue."""
@@ -289,12 +284,12 @@ class DueFilter(OwnFilter):
 class RequeuedFilter(OwnFilter):
     """Requeued before, or never."""
 
-    title = _("requeued before")
+    title = "requeued before"
     parameter_name = "requeued"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return both choices."""
-        return [("1", _("Yes")), ("0", _("No"))]
+        return [("1", "Yes"), ("0", "No")]
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
         """Return the tasks that were requeued, or those that never were."""

@@ -8,7 +8,6 @@ from typing import Any
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
 
 from ..models import ExhaustedTask, FailureGroup
 from .acts import DISCARD, GRADUALLY, REQUEUE, Button
@@ -54,7 +53,7 @@ class GroupActs:
         """Return the button that mutes the group, or unmutes it; none without permission."""
         if not self._may_mute:
             return []
-        value, label = ("0", _("Unmute")) if group.muted else ("1", _("Mute"))
+        value, label = ("0", "Unmute") if group.muted else ("1", "Mute")
         return [Button(self._pages.here("mute", group.pk), "muted", value, label)]
 
 

@@ -16,11 +16,9 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from ..models import Incident, InsightRun, LadderAdvice, RecoveryCurve, TierOutcome
-from ..queries import grouped
+from ..queries import grouped, plural
 from ..services.insight_runs import history_url
 from . import text
 from .charts.bursts import bursts_chart
@@ -80,12 +78,12 @@ class InsightRunAdmin(FactsAdmin):
         """Return the labels and values of a run."""
         now = timezone.now()
         return [
-            (_("Days"), str(row)),
-            (_("History"), text.hostile(row.input_url, 1_000)),
-            (_("Output"), text.hostile(row.output_url, 1_000)),
-            (_("Tiers and incidents since"), f"{row.since:%Y-%m-%d}"),
-            (_("Loaded"), text.moment(row.loaded_at, now)),
-            (_("Report"), format_html('<pre dir="auto" tabindex="0">{}</pre>', text.plain(_indented(row.report)))),
+            ("Days", str(row)),
+            ("History", text.hostile(row.input_url, 1_000)),
+            ("Output", text.hostile(row.output_url, 1_000)),
+            ("Tiers and incidents since", f"{row.since:%Y-%m-%d}"),
+            ("Loaded", text.moment(row.loaded_at, now)),
+            ("Report", format_html('<pre dir="auto" tabindex="0">{}</pre>', text.plain(_indented(row.report)))),
         ]
 
 
@@ -95,39 +93,38 @@ def _indented(report: object) -> str:
 
 def _empty() -> str:
     if history_url() is None:
-        return _(
+        return (
             "There are no insights yet. Set RMQ_DELAY['HISTORY_URL'], let the collector write history for some days, "
             "then run “manage.py rmq_delay_insights”."
         )
-    return _("There are no insights yet: run “manage.py rmq_delay_insights”.")
+    return "There are no insights yet: run “manage.py rmq_delay_insights”."
 
 
 def _notes(run: InsightRun) -> list[str]:
     """Return the warnings of the page."""
     found = []
     if timezone.now().date() - run.last_day > STALE_AFTER:
-        words = {"day": f"{run.last_day:%Y-%m-%d}"}
-        found.append(_("These insights end on %(day)s: run “manage.py rmq_delay_insights” for newer ones.") % words)
+        found.append(
+            f"These insights end on {run.last_day:%Y-%m-%d}: run “manage.py rmq_delay_insights” for newer ones."
+        )
     clocks = run.report.get("clocks") or {}
     if isinstance(clocks, dict) and clocks:
         names = ", ".join(text.plain(str(name), 60) for name in list(clocks)[:LISTED])
-        found.append(
-            _("The clocks of these workers differ, so that times on this page are wrong: %(names)s") % {"names": names}
-        )
+        found.append(f"The clocks of these workers differ, so that times on this page are wrong: {names}")
     return found
 
 
 def _run_text(run: InsightRun) -> str:
-    words = {"days": str(run), "when": text.relative(run.loaded_at - timezone.now())}
-    found = _("%(days)s, loaded %(when)s. Nothing on this page is applied automatically.") % words
+    loaded = text.relative(run.loaded_at - timezone.now())
+    found = f"{run}, loaded {loaded}. Nothing on this page is applied automatically. "
     if run.since < run.first_day:
-        more = _("Tiers and incidents cover all days since %(day)s.") % {"day": f"{run.since:%Y-%m-%d}"}
-        found = f"{found} {more}"
+        found += f"Tiers and incidents cover all days since {run.since:%Y-%m-%d}. "
     begun = text.plain(run.report.get("advice_from") or "", 10)
     if begun and begun < f"{run.first_day:%Y-%m-%d}":
-        found = f"{found} {_('Curves and advice use data since %(day)s.') % {'day': begun}}"
-    replays = _("Curves and advice do not include the retries of tasks that were requeued after they were exhausted.")
-    return f"{found} {replays}"
+        found += f"Curves and advice use data since {begun}. "
+    return found + (
+        "Curves and advice do not include the retries of tasks that were requeued after they were exhausted."
+    )
 
 
 def _chosen(request: HttpRequest, curves: Sequence[RecoveryCurve]) -> RecoveryCurve | None:
@@ -141,13 +138,13 @@ def _chosen(request: HttpRequest, curves: Sequence[RecoveryCurve]) -> RecoveryCu
 
 
 def _curve_text(curve: RecoveryCurve) -> str:
-    words = {"episodes": grouped(curve.episodes), "censored": grouped(curve.censored)}
-    return _("%(episodes)s failures that were retried; the end of %(censored)s was not observed.") % words
+    censored = grouped(curve.censored)
+    return f"{grouped(curve.episodes)} failures that were retried; the end of {censored} was not observed."
 
 
 def _choices(curves: Sequence[RecoveryCurve], chosen: RecoveryCurve | None) -> Iterator[tuple[str, list[Any]]]:
     """Yield the links to the curves, by scope."""
-    for scope, title in ((RecoveryCurve.Scope.TASK, _("Tasks")), (RecoveryCurve.Scope.ERROR, _("Errors"))):
+    for scope, title in ((RecoveryCurve.Scope.TASK, "Tasks"), (RecoveryCurve.Scope.ERROR, "Errors")):
         links = [
             {
                 "query": f"?{urlencode({scope.value: curve.name})}",
@@ -175,10 +172,9 @@ def _retries(curve: RecoveryCurve, outcomes: Sequence[TierOutcome], ladders: Seq
     row = next(iter([*own, *whole]), None)
     if row is None:
         return []
-    words = {"queue": text.plain(row.queue, 60)}
-    found = [Retries("today", _("today (%(queue)s)") % words, row.current_ms)]
+    found = [Retries("today", f"today ({text.plain(row.queue, 60)})", row.current_ms)]
     if differs(row):
-        found.append(Retries("advised", _("advised"), row.advised_ms))
+        found.append(Retries("advised", "advised", row.advised_ms))
     return [each for each in found if each.delays_ms]
 
 
@@ -196,9 +192,8 @@ def _incidents(incidents: Sequence[Incident]) -> Iterator[dict[str, Any]]:
             "excess": grouped(each.excess),
             "peak": grouped(each.peak_per_minute),
             "rate": text.share(each.failure_rate),
-            "usual": each.usual_rate is not None and _("usually %(share)s") % {"share": text.share(each.usual_rate)},
-            "touched": ngettext("%(count)s task", "%(count)s tasks", each.tasks_touched)
-            % {"count": grouped(each.tasks_touched)},
+            "usual": each.usual_rate is not None and f"usually {text.share(each.usual_rate)}",
+            "touched": f"{grouped(each.tasks_touched)} {plural(each.tasks_touched, 'task', 'tasks')}",
             "recovered": text.share(each.recovered_share),
             "wasted": text.rough(each.wasted_ms / 1000),
         }

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from django.utils.text import capfirst
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
-from django.utils.translation import ngettext
 
 from ....durations import format_ms
 from ..models import LadderAdvice, WhatIf
-from ..queries import grouped
+from ..queries import grouped, plural
 from . import text
 
 Figure = Sequence[float | None]
@@ -25,16 +21,16 @@ def _plain(number: float | None) -> str:
 
 
 #: The figures in the order of the columns, with their headings and formats.
-_FORMS: Mapping[str, tuple[Any, Callable[[float | None], str]]] = {
-    "recovery": (_lazy("Recovered"), text.share),
-    "attempts": (_lazy("Retries per failure"), _plain),
-    "mean_s": (_lazy("Mean"), text.rough),
-    "p25_s": (_lazy("25\N{NO-BREAK SPACE}% within"), text.rough),
-    "median_s": (_lazy("Median"), text.rough),
-    "p75_s": (_lazy("75\N{NO-BREAK SPACE}% within"), text.rough),
-    "p95_s": (_lazy("95\N{NO-BREAK SPACE}% within"), text.rough),
-    "p99_s": (_lazy("99\N{NO-BREAK SPACE}% within"), text.rough),
-    "exhausted": (_lazy("Exhausted"), text.share),
+_FORMS: Mapping[str, tuple[str, Callable[[float | None], str]]] = {
+    "recovery": ("Recovered", text.share),
+    "attempts": ("Retries per failure", _plain),
+    "mean_s": ("Mean", text.rough),
+    "p25_s": ("25\N{NO-BREAK SPACE}% within", text.rough),
+    "median_s": ("Median", text.rough),
+    "p75_s": ("75\N{NO-BREAK SPACE}% within", text.rough),
+    "p95_s": ("95\N{NO-BREAK SPACE}% within", text.rough),
+    "p99_s": ("99\N{NO-BREAK SPACE}% within", text.rough),
+    "exhausted": ("Exhausted", text.share),
 }
 _OF_BACKTEST = ("recovery", "attempts", "mean_s", "p95_s", "exhausted")
 
@@ -94,9 +90,9 @@ class Advice:
 def advice(row: LadderAdvice) -> Advice:
     """Return an advice as the page shows it."""
     name = f"{row.queue} {row.task}".strip()
-    rows = [LadderRow(_("Today"), text.ladder(row.current_ms), cells(row.current), _origin(row.counted))]
+    rows = [LadderRow("Today", text.ladder(row.current_ms), cells(row.current), _origin(row.counted))]
     if differs(row):
-        rows.append(LadderRow(_("Advised"), text.ladder(row.advised_ms), cells(row.advised), _origin(None)))
+        rows.append(LadderRow("Advised", text.ladder(row.advised_ms), cells(row.advised), _origin(None)))
     is_known = any(figure[0] is not None for figure in row.current.values())
     verdict = _verdict(row)
     basis = failures(row.episodes)
@@ -126,18 +122,18 @@ def what_if(rows: Iterable[WhatIf]) -> LadderTable | None:
         )
         for row in rows
     ]
-    return LadderTable(_("What if"), heads(), found) if found else None
+    return LadderTable("What if", heads(), found) if found else None
 
 
 def _origin(counted: int | None) -> str:
     if counted is None:
-        return _("estimated")
-    return _("counted, %(failures)s") % {"failures": failures(counted)}
+        return "estimated"
+    return f"counted, {failures(counted)}"
 
 
 def failures(count: int) -> str:
     """Return a number of failures as text."""
-    return ngettext("%(count)s failure", "%(count)s failures", count) % {"count": grouped(count)}
+    return f"{grouped(count)} {plural(count, 'failure', 'failures')}"
 
 
 def _assumption(row: LadderAdvice) -> str:
@@ -145,54 +141,49 @@ def _assumption(row: LadderAdvice) -> str:
     if row.by_attempts_high is None:
         return ""
     if row.model == "time":
-        found = _(
+        return (
             "The figures assume that a failure ends with time, however often a task is retried. The history favours "
-            "this: by the estimate, the number of attempts decides for at most %(share)s of the failures."
+            "this: by the estimate, the number of attempts decides for at most "
+            f"{text.share(row.by_attempts_high)} of the failures."
         )
-    elif row.model == "attempts":
-        found = _(
+    if row.model == "attempts":
+        return (
             "The figures assume that the number of attempts decides whether a task recovers, and not time. The history "
             "favours this."
         )
-    else:
-        found = _(
-            "The figures assume that a failure ends with time, however often a task is retried. The history does not "
-            "show whether that is so, or whether the number of attempts decides: an advised ladder keeps the limits in "
-            "both cases."
-        )
-    return found % {"share": text.share(row.by_attempts_high)}
+    return (
+        "The figures assume that a failure ends with time, however often a task is retried. The history does not "
+        "show whether that is so, or whether the number of attempts decides: an advised ladder keeps the limits in "
+        "both cases."
+    )
 
 
 def _lost(row: LadderAdvice) -> str:
     if not row.lost:
         return ""
-    words = {"lost": grouped(row.lost), "of": grouped(row.recoveries)}
-    return _("The advised ladder may lose %(lost)s of the %(of)s counted recoveries.") % words
+    return f"The advised ladder may lose {grouped(row.lost)} of the {grouped(row.recoveries)} counted recoveries."
 
 
 def _tried(failures: int) -> str:
-    return ngettext(
-        "Backtest: on the last failure, which the advice does not know:",
-        "Backtest: on the last %(count)s failures, which the advice does not know:",
-        failures,
-    ) % {"count": grouped(failures)}
+    last = plural(failures, "failure", f"{grouped(failures)} failures")
+    return f"Backtest: on the last {last}, which the advice does not know:"
 
 
 def _backtest(row: LadderAdvice, name: str) -> LadderTable:
-    tried = (_("Advised"), row.advised_ms) if row.advised_ms else (_("Not advised"), row.refused_ms)
-    pairs = ((_("Today"), row.current_ms, row.backtest_current), (*tried, row.backtest_advised))
+    tried = ("Advised", row.advised_ms) if row.advised_ms else ("Not advised", row.refused_ms)
+    pairs = (("Today", row.current_ms, row.backtest_current), (*tried, row.backtest_advised))
     rows = [LadderRow(label, text.ladder(ladder), cells(figures, _OF_BACKTEST)) for label, ladder, figures in pairs]
-    return LadderTable(_("Backtest: %(name)s") % {"name": name}, heads(_OF_BACKTEST), rows)
+    return LadderTable(f"Backtest: {name}", heads(_OF_BACKTEST), rows)
 
 
 def _verdict(row: LadderAdvice | WhatIf) -> str:
     reason = text.plain(row.reason, 300)
-    return reason or ("" if row.enough_data else _("not enough data"))
+    return reason or ("" if row.enough_data else "not enough data")
 
 
 def heads(names: Iterable[str] = tuple(_FORMS)) -> list[str]:
     """Return the headings of the columns of figures."""
-    return [str(_FORMS[name][0]) for name in names]
+    return [_FORMS[name][0] for name in names]
 
 
 def cells(figures: Mapping[str, Figure], names: Iterable[str] = tuple(_FORMS)) -> list[Cell]:

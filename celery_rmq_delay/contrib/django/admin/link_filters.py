@@ -7,8 +7,6 @@ from typing import Any
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 
 from ..models import FailureGroup, Operation, OperationItem
 from ..queries import selected
@@ -21,13 +19,13 @@ Outcome = OperationItem.Outcome
 #: Tasks that an operation has certainly not processed. Those with unknown outcome are left to a person.
 REST = (Outcome.FAILED, Outcome.UNTRIED, Outcome.CANCELLED)
 #: Selections that continue or undo an operation: values of the parameter ``outcome`` beside those of `Outcome`.
-_SELECTIONS = {"rest": _("not done"), "done": _("done, not changed since")}
+_SELECTIONS = {"rest": "not done", "done": "done, not changed since"}
 
 
 class GroupFilter(OwnFilter):
     """By failure group, or several with commas; shown only while one is chosen, from the page of the groups."""
 
-    title = _("failure group")
+    title = "failure group"
     parameter_name = "group"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -38,7 +36,7 @@ class GroupFilter(OwnFilter):
         self.groups = found if len(found) == len(numbers) else []
         if not self.groups:
             return []
-        label = gettext("%(count)s groups") % {"count": len(found)} if len(found) > 1 else found[0]
+        label = f"{len(found)} groups" if len(found) > 1 else found[0]
         return [(value, plain(label, 80))]
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
@@ -49,7 +47,7 @@ class GroupFilter(OwnFilter):
 class OperationFilter(OwnFilter):
     """The tasks that an operation selected; with ``outcome``, those with one outcome. Has no choices, only a chip."""
 
-    title = _("operation")
+    title = "operation"
     parameter_name = "operation"
     more_parameters = ("outcome",)
     reads = Reads.ALL
@@ -72,7 +70,7 @@ class OperationFilter(OwnFilter):
         """The operation and the outcome as text; empty if none is chosen."""
         if self.value() is None:
             return ""
-        words = gettext("Operation %(number)s") % {"number": self.value()}
+        words = f"Operation {self.value()}"
         return plain(f"{words}: {in_words_of(self.outcome)}" if self.outcome else words, 120)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:

@@ -12,8 +12,6 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from ..conf import conf
 from ..models import TaskRecord, TaskState
@@ -44,7 +42,7 @@ class RecordAdmin(SummarizedAdmin):
     """The base of the three lists: columns, search, the summary above the table, and the pages of one task."""
 
     search_fields = ("=task_id", "=root_id", "^name", "^exception_type", "exception_message", "args_preview")
-    search_help_text = gettext_lazy(
+    search_help_text = (
         "An id, the beginning of a task or error name, or words of messages and arguments (declin* finds beginnings)."
     )
     list_display_links = ("task",)
@@ -108,23 +106,23 @@ class RecordAdmin(SummarizedAdmin):
             return None
         return self.page_url(request, TaskRecord, "changelist")
 
-    @admin.display(description=gettext_lazy("task"))
+    @admin.display(description="task")
     def task(self, record: TaskRecord) -> SafeString:
         """Return name and id."""
         badge = text.ran_badge(record.ran_after_discard_at)
         return format_html("{}{}{}", text.dotted(record.name, 120), text.in_line(record.task_id, 255), badge)
 
-    @admin.display(description=gettext_lazy("state"))
+    @admin.display(description="state")
     def shown_state(self, record: TaskRecord) -> SafeString:
         """Return the state as text and icon."""
         return text.state_badge(record.state)
 
-    @admin.display(description=gettext_lazy("queue"))
+    @admin.display(description="queue")
     def shown_queue(self, record: TaskRecord) -> SafeString:
         """Return the origin queue."""
         return text.hostile(record.queue, 80)
 
-    @admin.display(description=gettext_lazy("error"))
+    @admin.display(description="error")
     def error(self, record: TaskRecord) -> SafeString:
         """Return type and message of the last error."""
         if not record.exception_type and not _error_text(record):
@@ -135,50 +133,50 @@ class RecordAdmin(SummarizedAdmin):
             text.clamped(_error_text(record)),
         )
 
-    @admin.display(description=gettext_lazy("attempts"))
+    @admin.display(description="attempts")
     def attempts(self, record: TaskRecord) -> SafeString:
         """Return the number of attempts and their maximum; below, how often the task was requeued."""
         most = "∞" if record.max_retries is None else str(record.max_retries + 1)
         shown = format_html('<span class="rmq-nowrap">{} / {}</span>', record.attempt + 1, most)
-        again = _("requeued %(count)s x") % {"count": record.generation}
+        again = f"requeued {record.generation} x"
         return _with_quiet(shown, again) if record.generation else shown
 
-    @admin.display(description=gettext_lazy("next retry"))
+    @admin.display(description="next retry")
     def next_retry(self, record: TaskRecord) -> SafeString:
         """Return when it is due, marked if it is overdue; below, when it first failed."""
         now = timezone.now()
         late = record.state == TaskState.PARKED and record.due_at is not None and record.due_at < now - OVERDUE_AFTER
         shown = text.moment(record.due_at, now, "rmq-overdue" if late else "")
         if late:
-            shown = format_html("{} {}", shown, text.badge(_("overdue"), "warning", "bad"))
+            shown = format_html("{} {}", shown, text.badge("overdue", "warning", "bad"))
         return _with_first(shown, record, now)
 
-    @admin.display(description=gettext_lazy("tier, queue"))
+    @admin.display(description="tier, queue")
     def tier_and_queue(self, record: TaskRecord) -> SafeString:
         """Return the tier and its delay, or an exact delay, which has no tier; below, the origin queue."""
         shown = SafeString(text.EMPTY)
         if record.tier is not None or record.delay_ms is not None:
-            tier_index = _("exact") if record.tier is None else f"{record.tier}"
+            tier_index = "exact" if record.tier is None else f"{record.tier}"
             shown = format_html('<span class="rmq-nowrap">{} ({})</span>', tier_index, text.delay(record.delay_ms))
         return _with_quiet(shown, text.hostile(record.queue, 80))
 
-    @admin.display(description=gettext_lazy("exhausted at"))
+    @admin.display(description="exhausted at")
     def shown_exhausted_at(self, record: TaskRecord) -> SafeString:
         """Return when it was exhausted; below, when it first failed."""
         now = timezone.now()
         return _with_first(text.moment(record.exhausted_at, now), record, now)
 
-    @admin.display(description=gettext_lazy("changed"))
+    @admin.display(description="changed")
     def changed(self, record: TaskRecord) -> SafeString:
         """Return when its state last changed."""
         return text.moment(record.changed_at, timezone.now())
 
-    @admin.display(description=gettext_lazy("why, queue"))
+    @admin.display(description="why, queue")
     def why_and_queue(self, record: TaskRecord) -> SafeString:
         """Return why it was exhausted; below, the origin queue."""
         return _with_quiet(format_html("<bdi>{}</bdi>", text.reason(record.reason)), text.hostile(record.queue, 80))
 
-    @admin.display(description=gettext_lazy("group"))
+    @admin.display(description="group")
     def shown_group(self, record: TaskRecord) -> SafeString:
         """Return the failure group, with a link to its tasks."""
         group = record.failure_group
@@ -186,7 +184,7 @@ class RecordAdmin(SummarizedAdmin):
             return SafeString(text.EMPTY)
         return format_html('<a href="?group={}" title="{}">#{}</a>', group.pk, text.plain(group, 200), group.pk)
 
-    @admin.display(description=gettext_lazy("purge"))
+    @admin.display(description="purge")
     def purge(self, record: TaskRecord) -> SafeString:
         """Return when ``rmq_delay_prune`` removes it."""
         settings = conf()
@@ -213,7 +211,7 @@ def _with_first(shown: SafeString, record: TaskRecord, now: datetime) -> SafeStr
     if record.first_failed_at is None:
         return shown
     first = text.moment(record.first_failed_at, now)
-    return _with_quiet(shown, format_html("{} {}", _("first failed"), first))
+    return _with_quiet(shown, format_html("first failed {}", first))
 
 
 class ParkedTaskAdmin(RecordAdmin):

@@ -8,7 +8,6 @@ from typing import Any
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db.models import Model
 from django.http import HttpRequest
-from django.utils.translation import gettext as _
 
 from ..models import Operation
 from ..services.actors import Actor
@@ -38,5 +37,5 @@ def log_all(request: HttpRequest, rows: Sequence[Model], message: str) -> None:
 
 def entry_text(operation: Operation) -> str:
     """Return the text of a log entry about an operation."""
-    text = _("%(what)s (operation %(number)s)") % {"what": operation.get_kind_display(), "number": operation.pk}
+    text = f"{operation.get_kind_display()} (operation {operation.pk})"
     return f"{text}: {operation.reason}" if operation.reason else text

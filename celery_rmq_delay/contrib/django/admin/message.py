@@ -10,8 +10,6 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.cache import add_never_cache_headers
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from ....exceptions import EditError, RmqDelayError
 from ..conf import conf
@@ -32,10 +30,8 @@ def _json(rows: int) -> forms.Textarea:
 class EditForm(forms.Form):
     """The edited arguments, as JSON."""
 
-    args = forms.CharField(label=gettext_lazy("Arguments"), max_length=MAX_TEXT, strip=False, widget=_json(8))
-    kwargs = forms.CharField(
-        label=gettext_lazy("Keyword arguments"), max_length=MAX_TEXT, strip=False, widget=_json(12)
-    )
+    args = forms.CharField(label="Arguments", max_length=MAX_TEXT, strip=False, widget=_json(8))
+    kwargs = forms.CharField(label="Keyword arguments", max_length=MAX_TEXT, strip=False, widget=_json(12))
     reason = reason_field()
 
 
@@ -45,7 +41,7 @@ def reveal_view(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str) -> H
     if not pages.has_view_payload_permission(request):
         raise PermissionDenied
     shown = payloads.reveal(record, log_entries.actor(request))
-    log_entries.log(request, _listed(pages, record), _("Message revealed"))
+    log_entries.log(request, _listed(pages, record), "Message revealed")
     page = task_page(pages, request, record, message=shown)
     add_never_cache_headers(page)
     return page
@@ -63,7 +59,7 @@ def edit_view(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str) -> Htt
         now = editable(record)
         if "args" not in request.POST:
             payloads.reveal(record, log_entries.actor(request))
-            log_entries.log(request, _listed(pages, record), _("Message revealed"))
+            log_entries.log(request, _listed(pages, record), "Message revealed")
             return _edit_page(pages, request, record, EditForm(initial=vars(now)))
         form = EditForm(request.POST)
         if form.is_valid():
@@ -100,7 +96,7 @@ def _edit_page(pages: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord, f
     shown = payloads.preview(record)
     context = pages.page_context(
         request,
-        _("Edit and requeue"),
+        "Edit and requeue",
         record=record,
         original=record,
         form=form,

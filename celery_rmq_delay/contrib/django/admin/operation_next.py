@@ -7,8 +7,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.http import HttpRequest
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from ..models import FailureGroup, Operation, OperationItem, TaskRecord, TaskState
 from ..queries import grouped
@@ -29,10 +27,10 @@ NEEDS = {
 }
 #: The actions that continue an operation, with the labels for failed tasks, and for those that it has not tried, too.
 _AGAIN = {
-    Kind.REQUEUE: (REQUEUE, gettext_lazy("Requeue the failed"), gettext_lazy("Requeue the rest")),
-    Kind.RUN_NOW: (RUN_NOW, gettext_lazy("Run the failed now"), gettext_lazy("Run the rest now")),
-    Kind.DISCARD: (DISCARD, gettext_lazy("Discard the failed"), gettext_lazy("Discard the rest")),
-    Kind.RESTORE: (RESTORE, gettext_lazy("Restore the failed"), gettext_lazy("Restore the rest")),
+    Kind.REQUEUE: (REQUEUE, "Requeue the failed", "Requeue the rest"),
+    Kind.RUN_NOW: (RUN_NOW, "Run the failed now", "Run the rest now"),
+    Kind.DISCARD: (DISCARD, "Discard the failed", "Discard the rest"),
+    Kind.RESTORE: (RESTORE, "Restore the failed", "Restore the rest"),
 }
 
 
@@ -63,7 +61,7 @@ def buttons(
         yield Button(url, "action", (GRADUALLY if is_gradual else act).name, f"{label} ({grouped(rest)})")
     if operation.kind == Kind.DISCARD and _has_discarded(operation):
         query = {"state": TaskState.DISCARDED.value, "operation": operation.pk, "outcome": "done"}
-        yield Button(f"{tasks}?{urlencode(query)}", "action", RESTORE.name, _("Undo this"))
+        yield Button(f"{tasks}?{urlencode(query)}", "action", RESTORE.name, "Undo this")
 
 
 def _has_discarded(operation: Operation) -> bool:
@@ -79,4 +77,4 @@ def _undo_of_mute(pages: ReadOnlyAdmin, request: HttpRequest, operation: Operati
     if url is not None and isinstance(muted, bool) and isinstance(groups, list):
         left = FailureGroup.objects.filter(pk__in=groups, muted=muted).values_list("pk", flat=True)
         if rows := tuple(left):
-            yield Button(f"{url}?open=any", "action", "unmute" if muted else "mute", _("Undo this"), rows=rows)
+            yield Button(f"{url}?open=any", "action", "unmute" if muted else "mute", "Undo this", rows=rows)

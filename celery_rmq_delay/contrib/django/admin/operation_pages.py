@@ -13,8 +13,6 @@ from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from ..models import Operation, OperationItem
 from ..queries import grouped
@@ -41,12 +39,12 @@ _TURN = Case(When(_OVER, then=-F("pk")), default=F("pk"), output_field=BigIntege
 class KindFilter(OwnFilter):
     """By kind of operation; exports and reveals are hidden unless they are chosen."""
 
-    title = gettext_lazy("what")
+    title = "what"
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return all kinds together, and each."""
-        return [(_ALL, gettext_lazy("With exports and reveals")), *Kind.choices]
+        return [(_ALL, "With exports and reveals"), *Kind.choices]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep the operations of the chosen kind, or those that change something."""
@@ -62,7 +60,7 @@ class KindFilter(OwnFilter):
 class OperationStateFilter(OwnFilter):
     """By state."""
 
-    title = gettext_lazy("state")
+    title = "state"
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -82,31 +80,31 @@ class OperationAdmin(ReadOnlyAdmin):
     list_display_links = ("what",)
     list_filter = (OperationStateFilter, KindFilter)
     search_fields = ("=actor",)
-    search_help_text = gettext_lazy("The name of the user who started it.")
+    search_help_text = "The name of the user who started it."
     sortable_by = ()
     actions = None
 
-    @admin.display(description=gettext_lazy("what"))
+    @admin.display(description="what")
     def what(self, operation: Operation) -> str:
         """Return the kind of operation and its number of tasks."""
         return f"{operation.get_kind_display()} ({grouped(operation.requested)})"
 
-    @admin.display(description=gettext_lazy("state"))
+    @admin.display(description="state")
     def shown_state(self, operation: Operation) -> SafeString:
         """Return its state as text and icon."""
         return text.operation_badge(operation.state)
 
-    @admin.display(description=gettext_lazy("by"))
+    @admin.display(description="by")
     def by(self, operation: Operation) -> SafeString:
         """Return the user who started it."""
         return text.hostile(operation.actor, 60)
 
-    @admin.display(description=gettext_lazy("why"))
+    @admin.display(description="why")
     def why(self, operation: Operation) -> SafeString:
         """Return the reason."""
         return text.clamped(operation.reason)
 
-    @admin.display(description=gettext_lazy("done"))
+    @admin.display(description="done")
     def numbers(self, operation: Operation) -> SafeString:
         """Return how many are done, with a bar."""
         done = operation.requested - operation.remaining
@@ -118,16 +116,16 @@ class OperationAdmin(ReadOnlyAdmin):
             grouped(operation.requested),
         )
 
-    @admin.display(description=gettext_lazy("requested"))
+    @admin.display(description="requested")
     def asked(self, operation: Operation) -> SafeString:
         """Return when it was requested."""
         return text.moment(operation.created_at, timezone.now())
 
-    @admin.display(description=gettext_lazy("result"))
+    @admin.display(description="result")
     def result(self, operation: Operation) -> SafeString:
         """Return its result as text, or when it starts."""
         if operation.state == Operation.State.PENDING and operation.not_before is not None:
-            return format_html("{} {}", _("starts"), text.moment(operation.not_before, timezone.now()))
+            return format_html("starts {}", text.moment(operation.not_before, timezone.now()))
         return text.clamped(operation.message)
 
     def get_urls(self) -> list[Any]:
@@ -180,8 +178,8 @@ class OperationAdmin(ReadOnlyAdmin):
     def _related(self, operation: Operation) -> Iterator[tuple[str, list[tuple[str, str]]]]:
         """Yield label, texts and URLs of the operation that this one follows, and of those that follow it."""
         for label, rows in (
-            (_("Follows"), Operation.objects.filter(followers=operation)),
-            (_("Followed by"), operation.followers.order_by("pk")),
+            ("Follows", Operation.objects.filter(followers=operation)),
+            ("Followed by", operation.followers.order_by("pk")),
         ):
             if links := [(f"{row.get_kind_display()} #{row.pk}", self.here("change", row.pk)) for row in rows[:SHOWN]]:
                 yield label, links
@@ -194,21 +192,21 @@ class OperationAdmin(ReadOnlyAdmin):
         if not operation_next.may(self, request, operation.kind):
             raise PermissionDenied
         if operation.is_over:
-            self.message_user(request, _("The operation has already ended."), messages.WARNING)
+            self.message_user(request, "The operation has already ended.", messages.WARNING)
         else:
             operations.cancel(operation, log_entries.actor(request))
-            log_entries.log(request, operation, _("Cancelled"))
-            self.message_user(request, _("The operation stops after the tasks that are in progress."), messages.SUCCESS)
+            log_entries.log(request, operation, "Cancelled")
+            self.message_user(request, "The operation stops after the tasks that are in progress.", messages.SUCCESS)
         return HttpResponseRedirect(self.here("change", operation.pk))
 
 
 def _times(operation: Operation) -> Iterator[tuple[str, SafeString]]:
     now = timezone.now()
     for label, moment in (
-        (_("Requested"), operation.created_at),
-        (_("Starts not before"), operation.not_before),
-        (_("Started"), operation.started_at),
-        (_("Finished"), operation.finished_at),
+        ("Requested", operation.created_at),
+        ("Starts not before", operation.not_before),
+        ("Started", operation.started_at),
+        ("Finished", operation.finished_at),
     ):
         if moment is not None:
             yield label, format_html("{} ({})", text.moment(moment, now), text.absolute(moment))

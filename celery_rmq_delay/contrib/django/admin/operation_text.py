@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterator
 
 from django.apps import apps
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from ..models import Operation, TaskState
 from .filters import (
@@ -29,7 +27,7 @@ _FILTERS = (
 )  # fmt: skip
 #: The titles of the lists' query parameters.
 _TITLES = {each.parameter_name: each.title for each in _FILTERS} | {
-    "q": gettext_lazy("search"), "outcome": gettext_lazy("outcome"),
+    "q": "search", "outcome": "outcome",
 }  # fmt: skip
 
 
@@ -41,11 +39,11 @@ def in_words(operation: Operation) -> Iterator[tuple[str, str]]:
             continue
         if key == "filters" and isinstance(value, dict):
             yield (
-                _("Filters"),
+                "Filters",
                 "\n".join(f"{_TITLES.get(name, name)}: {_filtered(name, wanted)}" for name, wanted in value.items()),
             )
         elif key == "list" and isinstance(value, str):
-            yield _("List"), _list_name(value)
+            yield "List", _list_name(value)
         else:
             yield str(key).replace("_", " ").capitalize(), _value(value)
 
@@ -68,7 +66,7 @@ def _list_name(model_name: str) -> str:
 def _value(value: object) -> str:
     """Return a JSON value as text: a list of plain values with commas, other containers indented."""
     if isinstance(value, bool):
-        return _("yes") if value else _("no")
+        return "yes" if value else "no"
     if isinstance(value, list) and not any(isinstance(each, (dict, list)) for each in value):
         return ", ".join(map(_value, value))
     if isinstance(value, (dict, list)):

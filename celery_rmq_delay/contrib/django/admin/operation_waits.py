@@ -5,11 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from django.db.models import Q
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from ..models import Operation
-from ..queries import grouped
+from ..queries import grouped, plural
 from ..services.operations import background, canaries
 from ..services.operations.lease import GOING, STALE_AFTER, may_start
 from ..services.operations.operators import count_running
@@ -26,27 +24,27 @@ def waits_for(operation: Operation, now: datetime) -> str:
         return _to_begin(operation, now)
     if operation.state in GOING and operation.heartbeat_at and operation.heartbeat_at < now - STALE_AFTER:
         silent = text.duration(round((now - operation.heartbeat_at).total_seconds() * 1000))
-        return _("Its process has sent no heartbeat for %(time)s.") % {"time": silent} + " " + _continued(now)
+        return f"Its process has sent no heartbeat for {silent}. {_continued(now)}"
     if operation.state == State.CANARY:
         return _for_canaries(operation)
     return ""
 
 
 def _continued(now: datetime) -> str:
-    return _("Another process continues it.") if count_running(now) else _no_process()
+    return "Another process continues it." if count_running(now) else _no_process()
 
 
 def _no_process() -> str:
-    return _("No operator process runs: start “manage.py rmq_delay_operate”.")
+    return "No operator process runs: start “manage.py rmq_delay_operate”."
 
 
 def _to_begin(operation: Operation, now: datetime) -> str:
     processes = count_running(now)
     if operation.not_before is not None and operation.not_before > now:
-        begins = _("It starts at %(time)s.") % {"time": text.absolute(operation.not_before)}
+        begins = f"It starts at {text.absolute(operation.not_before)}."
         return begins if processes else f"{begins} {_no_process()}"
     if is_inline(operation) and operation.started_at is None and operation.created_at > now - STALE_AFTER:
-        return _("The request that created it runs it.")
+        return "The request that created it runs it."
     return _for_a_place(operation, now, processes) if processes else _no_process()
 
 
@@ -57,40 +55,30 @@ def _for_a_place(operation: Operation, now: datetime, processes: int) -> str:
     alive = alike.filter(background.not_inline(), state__in=GOING, heartbeat_at__gt=now - STALE_AFTER)
     running = list(alive.order_by("pk").values_list("pk", flat=True)[: processes * at_once])
     if len(running) < processes * at_once:
-        return _("An operator process runs, and starts it within seconds.")
-    parts = [
-        ngettext(
-            "Operation %(numbers)s is running now: this one begins after it.",
-            "Operations %(numbers)s are running now: this one begins after the first of them to end.",
-            len(running),
-        )
-        % {"numbers": ", ".join(map(str, running))}
-    ]
+        return "An operator process runs, and starts it within seconds."
+    numbers = ", ".join(map(str, running))
+    begins = plural(
+        len(running),
+        f"Operation {numbers} is running now: this one begins after it.",
+        f"Operations {numbers} are running now: this one begins after the first of them to end.",
+    )
     older = Q(created_at__lt=operation.created_at) | Q(created_at=operation.created_at, pk__lt=operation.pk)
     if ahead := alike.filter(older, background.not_inline(), may_start(now), state=State.PENDING).count():
-        parts.append(
-            ngettext(
-                "%(count)s older operation begins before it.", "%(count)s older operations begin before it.", ahead
-            )
-            % {"count": grouped(ahead)}
-        )
-    return " ".join(parts)
+        begins += f" {grouped(ahead)} older {plural(ahead, 'operation begins', 'operations begin')} before it."
+    return begins
 
 
 def _for_canaries(operation: Operation) -> str:
-    return _(
+    return (
         "The other tasks are sent when all canaries have recovered. They are cancelled if one fails again, or has no "
-        "event until %(time)s."
-    ) % {"time": text.absolute(canaries.deadline(operation))}
+        f"event until {text.absolute(canaries.deadline(operation))}."
+    )
 
 
 def canary_note(operation: Operation) -> str:
     """Return how many canaries there are, and how long their events are waited for."""
     waits = text.duration(canaries.timeout(operation) * 1000)
-    return _("%(count)s; their events are waited for up to %(time)s, then the others are cancelled") % {
-        "count": grouped(operation.canary),
-        "time": waits,
-    }
+    return f"{grouped(operation.canary)}; their events are waited for up to {waits}, then the others are cancelled"
 
 
 def remaining_time(operation: Operation, now: datetime) -> str:
@@ -98,7 +86,7 @@ def remaining_time(operation: Operation, now: datetime) -> str:
     left = time_left(operation, now)
     if left is None:
         return ""
-    how_long = {"time": text.duration(max(1_000, round(left.total_seconds() * 1000)))}
+    how_long = text.duration(max(1_000, round(left.total_seconds() * 1000)))
     if operation.state == State.RUNNING:
-        return _("About %(time)s left, until %(end)s.") % {**how_long, "end": text.absolute(now + left)}
-    return _("The remaining tasks take about %(time)s at this rate.") % how_long
+        return f"About {how_long} left, until {text.absolute(now + left)}."
+    return f"The remaining tasks take about {how_long} at this rate."

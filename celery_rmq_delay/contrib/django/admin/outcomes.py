@@ -7,7 +7,6 @@ from math import sqrt
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
 
 from ..models import TierOutcome
 from ..queries import grouped
@@ -43,8 +42,7 @@ class Outcome:
         self.queue = text.hostile(row.queue, 120)
         self.task = text.dotted(row.task, 120)
         self.error = text.dotted(row.exception_type, 120)
-        words = {"tier": row.tier, "delay": text.delay(row.delay_ms)}
-        self.tier = (_("exact (%(delay)s)") if row.tier is None else _("tier %(tier)s (%(delay)s)")) % words
+        self.tier = f"{'exact' if row.tier is None else f'tier {row.tier}'} ({text.delay(row.delay_ms)})"
         self.parked = grouped(row.parked)
         self.recovered = grouped(row.recovered)
         self.exhausted = grouped(row.exhausted)

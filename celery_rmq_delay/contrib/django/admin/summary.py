@@ -9,12 +9,10 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from ..conf import conf
 from ..models import CollectorStatus, ExhaustedTask, ParkedTask, TaskState
-from ..queries import Capped, Collectors, Tiles, collectors, grouped, last_hours, tiles
+from ..queries import Capped, Collectors, Tiles, collectors, grouped, last_hours, plural, tiles
 from ..services.counts import BrokerCounts, broker_counts, forget
 from . import text
 from .base import ReadOnlyAdmin, with_query
@@ -91,17 +89,17 @@ def _tiles(admin: ReadOnlyAdmin, request: HttpRequest, found: Tiles) -> Iterator
     def bad(count: Capped) -> str:
         return "bad" if count.number else ""
 
-    yield Tile(_("Parked"), str(found.parked), parked)
-    yield Tile(_("Due in 5 min"), str(found.due_soon), where(parked, "?due=soon"))
-    yield Tile(_("Overdue"), str(found.overdue), where(parked, "?overdue=1"), bad(found.overdue))
-    yield Tile(_("Exhausted, open"), str(found.exhausted), exhausted, bad(found.exhausted))
-    yield Tile(_("Open, exhausted in 24 h"), str(found.exhausted_lately), where(exhausted, "?window=24h"))
+    yield Tile("Parked", str(found.parked), parked)
+    yield Tile("Due in 5 min", str(found.due_soon), where(parked, "?due=soon"))
+    yield Tile("Overdue", str(found.overdue), where(parked, "?overdue=1"), bad(found.overdue))
+    yield Tile("Exhausted, open", str(found.exhausted), exhausted, bad(found.exhausted))
+    yield Tile("Open, exhausted in 24 h", str(found.exhausted_lately), where(exhausted, "?window=24h"))
     if found.oldest is not None:
         url = admin.page_url(request, ExhaustedTask, "change", found.oldest.pk)
-        yield Tile(_("Oldest open"), text.moment(found.oldest.exhausted_at, timezone.now()), url)
+        yield Tile("Oldest open", text.moment(found.oldest.exhausted_at, timezone.now()), url)
     if found.unknown.number:
         url = where(exhausted, f"?state={TaskState.UNKNOWN}")
-        yield Tile(_("Outcome unknown"), str(found.unknown), url, "bad")
+        yield Tile("Outcome unknown", str(found.unknown), url, "bad")
 
 
 def _broker_note(live: BrokerCounts) -> str:
@@ -109,31 +107,25 @@ def _broker_note(live: BrokerCounts) -> str:
     if live.ok or live.is_pending:
         return ""
     error = text.plain(live.error, 300).rstrip(".")
-    note = _("The broker does not answer, so nothing can be requeued now: %(error)s") % {"error": error}
-    since = _("Its messages were last counted at %(time)s.") % {"time": text.absolute(live.counted_at or live.at)}
+    note = f"The broker does not answer, so nothing can be requeued now: {error}"
+    since = f"Its messages were last counted at {text.absolute(live.counted_at or live.at)}."
     return f"{note}. {since}" if live.counted_at else f"{note}."
 
 
 def _live(live: BrokerCounts, found: Tiles, collecting: Collectors) -> Iterator[str]:
     """Yield the counts of the broker's queues beside those of the tables, and how far behind the tables are."""
     if live.is_pending:
-        yield _("The broker's messages are being counted.")
+        yield "The broker's messages are being counted."
     if live.ok:
-        numbers = {"queues": grouped(live.parked), "table": found.parked}
-        yield _("Delay queues hold %(queues)s, the table holds %(table)s.") % numbers
-        waiting = live.exhausted or 0
-        exhausted = ngettext("%(count)s exhausted message", "%(count)s exhausted messages", waiting)
-        events = ngettext("%(count)s event", "%(count)s events", live.events or 0)
-        yield _("Waiting for the collector: %(exhausted)s, %(events)s.") % {
-            "exhausted": exhausted % {"count": grouped(waiting)},
-            "events": events % {"count": grouped(live.events or 0)},
-        }
-    if collecting.running:
-        count = ngettext("%(count)s collector runs", "%(count)s collectors run", collecting.running)
-        yield _("%(collectors)s, %(lag)s behind.") % {
-            "collectors": count % {"count": collecting.running},
-            "lag": text.duration(collecting.lag_ms),
-        }
+        yield f"Delay queues hold {grouped(live.parked)}, the table holds {found.parked}."
+        exhausted, events = live.exhausted or 0, live.events or 0
+        yield (
+            f"Waiting for the collector: {grouped(exhausted)} exhausted {plural(exhausted, 'message', 'messages')}, "
+            f"{grouped(events)} {plural(events, 'event', 'events')}."
+        )
+    if running := collecting.running:
+        run = plural(running, "collector runs", "collectors run")
+        yield f"{running} {run}, {text.duration(collecting.lag_ms)} behind."
 
 
 def _difference(collecting: Collectors) -> list[str]:
@@ -141,35 +133,23 @@ def _difference(collecting: Collectors) -> list[str]:
     if collecting.differs_since is None:
         return []
     number = abs(collecting.differs_by)
-    words = {"count": grouped(number), "since": text.absolute(collecting.differs_since)}
+    count, since = grouped(number), text.absolute(collecting.differs_since)
     if collecting.differs_by > 0:
         return [
-            ngettext(
-                "Since %(since)s the delay queues hold %(count)s task that the table does not have: events were lost, "
-                "or its worker sends none.",
-                "Since %(since)s the delay queues hold %(count)s tasks that the table does not have: events were lost, "
-                "or their workers send none.",
-                number,
-            )
-            % words
+            f"Since {since} the delay queues hold {count} {plural(number, 'task', 'tasks')} that the table does not "
+            f"have: events were lost, or {plural(number, 'its worker sends', 'their workers send')} none."
         ]
     return [
-        ngettext(
-            "Since %(since)s the table has %(count)s parked task that is in no delay queue: a queue was purged or "
-            "deleted, or events were lost.",
-            "Since %(since)s the table has %(count)s parked tasks that are in no delay queue: a queue was purged or "
-            "deleted, or events were lost.",
-            number,
-        )
-        % words
+        f"Since {since} the table has {count} parked {plural(number, 'task that is', 'tasks that are')} in no delay "
+        "queue: a queue was purged or deleted, or events were lost."
     ]
 
 
 def _notes(collecting: Collectors) -> list[str]:
     """Return warnings about missing or old data."""
     if not collecting.known:
-        return [_("No collector is running, so these pages stay as they are: start “manage.py rmq_delay_collect”.")]
+        return ["No collector is running, so these pages stay as they are: start “manage.py rmq_delay_collect”."]
     if not collecting.running:
         when = text.relative(collecting.last_heartbeat - timezone.now()) if collecting.last_heartbeat else ""
-        return [_("No collector is running (last heartbeat %(when)s): these pages show old data.") % {"when": when}]
+        return [f"No collector is running (last heartbeat {when}): these pages show old data."]
     return _difference(collecting)

@@ -9,14 +9,12 @@ from datetime import datetime, timedelta
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
-from django.utils.translation import ngettext
 
 from ....durations import format_ms
 from ....headers import printable
 from ....redaction import shortened
 from ..models import Operation, OperationItem, TaskState
+from ..queries import plural
 
 #: Maximum characters of a text in a list, in the tooltip of a text that a list cuts, and on a page of its own.
 IN_LIST = 160
@@ -73,15 +71,15 @@ _OPERATIONS = {
 }
 #: The reasons why a task's retries ended, as text.
 _REASONS = {
-    "retries_used": _lazy("Retries used up"),
-    "gave_up": _lazy("Gave up on this error"),
-    "crashed": _lazy("Crashed its worker"),
-    "delivery_limit": _lazy("Crashed its worker (delivery limit)"),
-    "expired": _lazy("Expired"),
-    "maxlen": _lazy("Its queue was full"),
-    "rejected": _lazy("Rejected"),
-    "undecodable": _lazy("Cannot be decoded"),
-    "unknown_task": _lazy("The task is not registered on any worker"),
+    "retries_used": "Retries used up",
+    "gave_up": "Gave up on this error",
+    "crashed": "Crashed its worker",
+    "delivery_limit": "Crashed its worker (delivery limit)",
+    "expired": "Expired",
+    "maxlen": "Its queue was full",
+    "rejected": "Rejected",
+    "undecodable": "Cannot be decoded",
+    "unknown_task": "The task is not registered on any worker",
 }
 
 
@@ -138,7 +136,7 @@ def state_badge(state: str) -> SafeString:
 
 def ran_badge(ran_at: datetime | None) -> SafeString:
     """Return the warning that a task ran after it was discarded, or an empty text."""
-    return badge(_("ran after it was discarded"), "warning", "bad") if ran_at else SafeString("")
+    return badge("ran after it was discarded", "warning", "bad") if ran_at else SafeString("")
 
 
 def outcome_badge(outcome: str) -> SafeString:
@@ -155,8 +153,7 @@ def operation_badge(state: str) -> SafeString:
 
 def reason(word: str) -> str:
     """Return why a task was exhausted, as text; an unknown reason is returned as it is."""
-    known = _REASONS.get(word)
-    return str(known) if known else plain(word, 40) or EMPTY
+    return _REASONS.get(word) or plain(word, 40) or EMPTY
 
 
 def absolute(moment: datetime) -> str:
@@ -179,9 +176,9 @@ def relative(away: timedelta) -> str:
     """Return a difference from now in its largest unit: "in 3 min", "2 h ago"."""
     seconds = round(away.total_seconds())
     if abs(seconds) < 1:
-        return _("now")
+        return "now"
     text = duration(abs(seconds) * 1000)
-    return _("in %(time)s") % {"time": text} if seconds > 0 else _("%(time)s ago") % {"time": text}
+    return f"in {text}" if seconds > 0 else f"{text} ago"
 
 
 def duration(milliseconds: int | None) -> str:
@@ -189,16 +186,16 @@ def duration(milliseconds: int | None) -> str:
     if milliseconds is None:
         return EMPTY
     if abs(milliseconds) < 1000:
-        return _("%(count)s ms") % {"count": milliseconds}
+        return f"{milliseconds} ms"
     seconds = round(milliseconds / 1000)
     if seconds < 120:
-        return _("%(count)s s") % {"count": seconds}
+        return f"{seconds} s"
     if seconds < 7_200:
-        return _("%(count)s min") % {"count": seconds // 60}
+        return f"{seconds // 60} min"
     if seconds < 172_800:
-        return _("%(count)s h") % {"count": seconds // 3_600}
+        return f"{seconds // 3_600} h"
     days = seconds // 86_400
-    return ngettext("%(count)s day", "%(count)s days", days) % {"count": days}
+    return f"{days} {plural(days, 'day', 'days')}"
 
 
 def delay(milliseconds: int | None) -> str:

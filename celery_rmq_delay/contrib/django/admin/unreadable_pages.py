@@ -14,12 +14,10 @@ from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.cache import add_never_cache_headers
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
 
 from ....exceptions import RmqDelayError
 from ..models import UnreadableMessage
-from ..queries import grouped
+from ..queries import grouped, plural
 from ..services import unreadable
 from . import log_entries, text
 from .base import found, outside_transactions, row_number
@@ -37,9 +35,9 @@ class RequeueForm(DropForm):
     """The form of the page that confirms a requeue."""
 
     queue = forms.CharField(
-        label=gettext_lazy("Into the queue"),
+        label="Into the queue",
         max_length=255,
-        help_text=gettext_lazy("An existing queue. Filled in where the message names the queue that it came from."),
+        help_text="An existing queue. Filled in where the message names the queue that it came from.",
     )
     field_order = ("queue", "reason")
 
@@ -58,22 +56,22 @@ class UnreadableMessageAdmin(FactsAdmin):
         short: QuerySet[Any] = found.annotate(bytes=Length("body"), error_text=Left("error", text.ON_PAGE))
         return short
 
-    @admin.display(description=gettext_lazy("received"))
+    @admin.display(description="received")
     def received(self, row: UnreadableMessage) -> SafeString:
         """Return when it was received."""
         return text.moment(row.received_at, timezone.now())
 
-    @admin.display(description=gettext_lazy("queue"))
+    @admin.display(description="queue")
     def shown_queue(self, row: UnreadableMessage) -> SafeString:
         """Return the queue that it came from."""
         return text.hostile(row.queue, 120)
 
-    @admin.display(description=gettext_lazy("size"))
+    @admin.display(description="size")
     def size(self, row: Any) -> str:
         """Return the size of its body."""
-        return ngettext("%(count)s byte", "%(count)s bytes", row.bytes) % {"count": grouped(row.bytes)}
+        return f"{grouped(row.bytes)} {plural(row.bytes, 'byte', 'bytes')}"
 
-    @admin.display(description=gettext_lazy("error"))
+    @admin.display(description="error")
     def shown_error(self, row: Any) -> SafeString:
         """Return why it could not be read."""
         return text.hostile(row.error_text)
@@ -81,11 +79,11 @@ class UnreadableMessageAdmin(FactsAdmin):
     def facts(self, request: HttpRequest, row: Any) -> list[tuple[str, str | SafeString]]:
         """Return the labels and values of a message."""
         return [
-            (_("Received"), text.moment(row.received_at, timezone.now())),
-            (_("Queue"), text.hostile(row.queue, 255)),
-            (_("Size"), _("undecodable (%(size)s)") % {"size": self.size(row)}),
-            (_("Error"), text.hostile(row.error_text, text.ON_PAGE)),
-            (_("Digest"), text.hostile(row.digest, 64)),
+            ("Received", text.moment(row.received_at, timezone.now())),
+            ("Queue", text.hostile(row.queue, 255)),
+            ("Size", f"undecodable ({self.size(row)})"),
+            ("Error", text.hostile(row.error_text, text.ON_PAGE)),
+            ("Digest", text.hostile(row.digest, 64)),
         ]
 
     def get_urls(self) -> list[Any]:
@@ -113,7 +111,7 @@ class UnreadableMessageAdmin(FactsAdmin):
         if row is None:
             return self._gone(request)
         body, properties = unreadable.download(row, log_entries.actor(request))
-        log_entries.log(request, row, _("Message revealed"))
+        log_entries.log(request, row, "Message revealed")
         is_body = request.POST.get("part") != "properties"
         answer = HttpResponse(
             body if is_body else properties,
@@ -145,11 +143,11 @@ class UnreadableMessageAdmin(FactsAdmin):
                 return self._refused(request, row, error)
             log_entries.log_operation(request, done.operation)
             if not done.problem:
-                shown = _("The message was requeued to %(queue)s.") % {"queue": text.plain(queue, 255)}
+                shown = f"The message was requeued to {text.plain(queue, 255)}."
                 messages.success(request, shown)
                 return HttpResponseRedirect(self.here("changelist"))
             form.add_error("queue", text.plain(done.problem, 1_000))
-        return self._confirmation(request, row, form, _("Requeue"), known=known)
+        return self._confirmation(request, row, form, "Requeue", known=known)
 
     @outside_transactions
     def drop_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -159,14 +157,14 @@ class UnreadableMessageAdmin(FactsAdmin):
             return self._gone(request)
         form = DropForm(request.POST if "confirm" in request.POST else None)
         if not form.is_valid():
-            return self._confirmation(request, row, form, _("Drop"), dangerous=True)
+            return self._confirmation(request, row, form, "Drop", dangerous=True)
         try:
             reason = form.cleaned_data["reason"].strip()
             operation = unreadable.drop(row, actor=log_entries.actor(request), reason=reason)
         except RmqDelayError as error:
             return self._refused(request, row, error)
         log_entries.log_operation(request, operation)
-        messages.success(request, _("The message was dropped."))
+        messages.success(request, "The message was dropped.")
         return HttpResponseRedirect(self.here("changelist"))
 
     def _row(self, request: HttpRequest, object_id: str, *, may: bool) -> UnreadableMessage | None:
@@ -176,7 +174,7 @@ class UnreadableMessageAdmin(FactsAdmin):
         return UnreadableMessage.objects.filter(pk=row_number(object_id)).first()
 
     def _gone(self, request: HttpRequest) -> HttpResponse:
-        messages.warning(request, _("Another user has requeued or dropped this message. Nothing was changed."))
+        messages.warning(request, "Another user has requeued or dropped this message. Nothing was changed.")
         return HttpResponseRedirect(self.here("changelist"))
 
     def _refused(self, request: HttpRequest, row: UnreadableMessage, error: RmqDelayError) -> HttpResponse:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
 from django.db import Error
-from django.utils.translation import ngettext
 
 from ..models import CollectorStatus
+from ..queries import plural
 from ..services.counts import broker_counts
 from ..services.drift import parked_difference
 from .batches import Writer, Written
@@ -53,10 +53,8 @@ class Status:
         self._lag_ms = written.lag_ms
         self._unreadable += written.unreadable
         if written.unreadable:
-            count = written.unreadable
-            self._error = ngettext(
-                "%(count)s message of a batch was unreadable.", "%(count)s messages of a batch were unreadable.", count
-            ) % {"count": count}
+            were = plural(written.unreadable, "message of a batch was", "messages of a batch were")
+            self._error = f"{written.unreadable} {were} unreadable."
             self._error_at = datetime.now(timezone.utc)
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.db import models
-from django.utils.translation import gettext_lazy as _
 
 from .tasks import TaskRecord
 
@@ -15,64 +14,64 @@ class Operation(models.Model):
     class Kind(models.TextChoices):
         """The kinds of operation."""
 
-        RUN_NOW = "run_now", _("Run now")
-        REQUEUE = "requeue", _("Requeue")
-        EDIT = "edit", _("Edit and requeue")
-        DISCARD = "discard", _("Discard")
-        RESTORE = "restore", _("Restore")
-        REVEAL = "reveal", _("Reveal")
-        EXPORT = "export", _("Export")
-        MUTE = "mute", _("Mute or note")
+        RUN_NOW = "run_now", "Run now"
+        REQUEUE = "requeue", "Requeue"
+        EDIT = "edit", "Edit and requeue"
+        DISCARD = "discard", "Discard"
+        RESTORE = "restore", "Restore"
+        REVEAL = "reveal", "Reveal"
+        EXPORT = "export", "Export"
+        MUTE = "mute", "Mute or note"
 
     class State(models.TextChoices):
         """The states of an operation."""
 
-        PENDING = "PENDING", _("Waiting to run")
-        RUNNING = "RUNNING", _("Running")
+        PENDING = "PENDING", "Waiting to run"
+        RUNNING = "RUNNING", "Running"
         #: The canaries are sent; the rest waits for their outcome.
-        CANARY = "CANARY", _("Watching the canaries")
-        CANCELLING = "CANCELLING", _("Being cancelled")
-        CANCELLED = "CANCELLED", _("Cancelled")
-        DONE = "DONE", _("Done")
-        FAILED = "FAILED", _("Stopped by an error")
+        CANARY = "CANARY", "Watching the canaries"
+        CANCELLING = "CANCELLING", "Being cancelled"
+        CANCELLED = "CANCELLED", "Cancelled"
+        DONE = "DONE", "Done"
+        FAILED = "FAILED", "Stopped by an error"
 
-    kind = models.CharField(_("what"), max_length=8, choices=Kind.choices)
-    state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.PENDING)
+    kind = models.CharField("what", max_length=8, choices=Kind.choices)
+    state = models.CharField("state", max_length=10, choices=State.choices, default=State.PENDING)
     user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("user")
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", verbose_name="user"
     )
     #: The name of the user, kept when the account is deleted; for a command, the system user.
-    actor = models.CharField(_("by"), max_length=150)
-    reason = models.TextField(_("why"), blank=True)
+    actor = models.CharField("by", max_length=150)
+    reason = models.TextField("why", blank=True)
     #: The number of selected tasks.
-    requested = models.PositiveIntegerField(_("requested"), default=0)
-    ok = models.PositiveIntegerField(_("done"), default=0)
-    skipped = models.PositiveIntegerField(_("skipped"), default=0)
-    failed = models.PositiveIntegerField(_("failed"), default=0)
-    unknown = models.PositiveIntegerField(_("outcome unknown"), default=0)
+    requested = models.PositiveIntegerField("requested", default=0)
+    ok = models.PositiveIntegerField("done", default=0)
+    skipped = models.PositiveIntegerField("skipped", default=0)
+    failed = models.PositiveIntegerField("failed", default=0)
+    unknown = models.PositiveIntegerField("outcome unknown", default=0)
     #: The number of tasks to send first; the rest follows when all of them have recovered.
-    canary = models.PositiveIntegerField(_("canaries"), default=0)
+    canary = models.PositiveIntegerField("canaries", default=0)
     #: The most tasks per minute; None is as fast as the broker confirms.
-    rate = models.PositiveIntegerField(_("per minute"), null=True, blank=True)
+    rate = models.PositiveIntegerField("per minute", null=True, blank=True)
     #: It does not start before this time; None starts it at once.
-    not_before = models.DateTimeField(_("not before"), null=True, blank=True)
+    not_before = models.DateTimeField("not before", null=True, blank=True)
     #: The operation whose tasks this one continues with, such as those that it has not sent.
     follows = models.ForeignKey(
-        "self", models.SET_NULL, null=True, blank=True, related_name="followers", verbose_name=_("follows")
+        "self", models.SET_NULL, null=True, blank=True, related_name="followers", verbose_name="follows"
     )
-    created_at = models.DateTimeField(_("requested"), auto_now_add=True)
-    started_at = models.DateTimeField(_("started"), null=True, blank=True)
-    finished_at = models.DateTimeField(_("finished"), null=True, blank=True)
+    created_at = models.DateTimeField("requested", auto_now_add=True)
+    started_at = models.DateTimeField("started", null=True, blank=True)
+    finished_at = models.DateTimeField("finished", null=True, blank=True)
     #: The last heartbeat of the runner, and its name: an operation whose runner died is taken over.
     heartbeat_at = models.DateTimeField(null=True, blank=True)
     runner = models.CharField(max_length=255, blank=True)
     #: The result as text, and data for the audit: the diff of an edit, the filters of a selection.
-    message = models.TextField(_("result"), blank=True)
-    details = models.JSONField(_("details"), default=dict, blank=True)
+    message = models.TextField("result", blank=True)
+    details = models.JSONField("details", default=dict, blank=True)
 
     class Meta:
-        verbose_name = _("operation")
-        verbose_name_plural = _("operations")
+        verbose_name = "operation"
+        verbose_name_plural = "operations"
         default_permissions = ("view",)
         indexes = [models.Index(fields=["state", "created_at"], name="rmq_delay_operation_state")]
 
@@ -96,14 +95,14 @@ class OperationItem(models.Model):
     class Outcome(models.TextChoices):
         """The outcomes of a task."""
 
-        PENDING = "PENDING", _("Pending")
-        OK = "OK", _("Done")
-        SKIPPED = "SKIPPED", _("Skipped")
-        FAILED = "FAILED", _("Failed")
+        PENDING = "PENDING", "Pending"
+        OK = "OK", "Done"
+        SKIPPED = "SKIPPED", "Skipped"
+        FAILED = "FAILED", "Failed"
         #: An error ended the operation before the task's turn; counted in `Operation.failed`.
-        UNTRIED = "UNTRIED", _("Not tried")
-        UNKNOWN = "UNKNOWN", _("Outcome unknown")
-        CANCELLED = "CANCELLED", _("Cancelled")
+        UNTRIED = "UNTRIED", "Not tried"
+        UNKNOWN = "UNKNOWN", "Outcome unknown"
+        CANCELLED = "CANCELLED", "Cancelled"
 
     operation = models.ForeignKey(Operation, models.CASCADE, related_name="items")
     record = models.ForeignKey(TaskRecord, models.CASCADE, related_name="operation_items")

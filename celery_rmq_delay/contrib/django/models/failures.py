@@ -1,26 +1,25 @@
 """Failure groups, counters, and the values of the filters."""
 
 from django.db import models
-from django.utils.translation import gettext_lazy as _
 
 
 class FailureGroup(models.Model):
     """Failures with one exception type, one normalised message and one application frame."""
 
-    fingerprint = models.CharField(_("fingerprint"), max_length=64, unique=True)
-    exception_type = models.CharField(_("error"), max_length=255)
+    fingerprint = models.CharField("fingerprint", max_length=64, unique=True)
+    exception_type = models.CharField("error", max_length=255)
     #: The message with numbers, ids and quoted text replaced.
-    message = models.TextField(_("message"), blank=True)
-    frame = models.CharField(_("top application frame"), max_length=255, blank=True)
-    first_seen = models.DateTimeField(_("first seen"))
-    last_seen = models.DateTimeField(_("last seen"))
-    note = models.TextField(_("note"), blank=True)
+    message = models.TextField("message", blank=True)
+    frame = models.CharField("top application frame", max_length=255, blank=True)
+    first_seen = models.DateTimeField("first seen")
+    last_seen = models.DateTimeField("last seen")
+    note = models.TextField("note", blank=True)
     #: A muted group sends no alerts.
-    muted = models.BooleanField(_("muted"), default=False)
+    muted = models.BooleanField("muted", default=False)
 
     class Meta:
-        verbose_name = _("failure group")
-        verbose_name_plural = _("failure groups")
+        verbose_name = "failure group"
+        verbose_name_plural = "failure groups"
         default_permissions = ("view", "change")
         indexes = [models.Index(fields=["-last_seen"], name="rmq_delay_group_seen")]
 
@@ -74,10 +73,10 @@ class LookupValue(models.Model):
     class Kind(models.TextChoices):
         """The kinds of value."""
 
-        QUEUE = "queue", _("queue")
-        TASK = "task", _("task")
-        ERROR = "error", _("error")
-        WORKER = "worker", _("worker")
+        QUEUE = "queue", "queue"
+        TASK = "task", "task"
+        ERROR = "error", "error"
+        WORKER = "worker", "worker"
 
     kind = models.CharField(max_length=8, choices=Kind.choices)
     value = models.CharField(max_length=255)

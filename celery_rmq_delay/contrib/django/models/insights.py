@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from django.db import models
-from django.utils.translation import gettext_lazy as _
 
 
 class InsightRun(models.Model):
     """The loaded run of the analytics."""
 
     #: The URLs of input and output, without credentials.
-    input_url = models.TextField(_("history"), blank=True)
-    output_url = models.TextField(_("output"))
+    input_url = models.TextField("history", blank=True)
+    output_url = models.TextField("output")
     #: The first and last day (UTC) of the run.
-    first_day = models.DateField(_("first day"))
-    last_day = models.DateField(_("last day"))
+    first_day = models.DateField("first day")
+    last_day = models.DateField("last day")
     #: The first day of tiers, incidents and hours, with the days of earlier runs.
-    since = models.DateField(_("tiers and incidents since"))
-    loaded_at = models.DateTimeField(_("loaded"))
+    since = models.DateField("tiers and incidents since")
+    loaded_at = models.DateTimeField("loaded")
     #: The run's own report: rows read, rejected, written.
-    report = models.JSONField(_("report"), default=dict, blank=True)
+    report = models.JSONField("report", default=dict, blank=True)
     #: The number of rows that were left out, by table: only the most frequent ones are loaded.
-    left_out = models.JSONField(_("left out"), default=dict, blank=True)
+    left_out = models.JSONField("left out", default=dict, blank=True)
 
     class Meta:
-        verbose_name = _("insights of a run")
-        verbose_name_plural = _("insights")
+        verbose_name = "insights of a run"
+        verbose_name_plural = "insights"
         default_permissions = ("view",)
 
     def __str__(self) -> str:
@@ -50,8 +49,8 @@ class RecoveryCurve(_OfRun):
     class Scope(models.TextChoices):
         """The scopes of a curve."""
 
-        TASK = "task", _("task")
-        ERROR = "exception", _("error")
+        TASK = "task", "task"
+        ERROR = "exception", "error"
 
     scope = models.CharField(max_length=9, choices=Scope.choices)
     name = models.TextField()
@@ -150,8 +149,8 @@ class ExceptionAdvice(_OfRun):
     class Kind(models.TextChoices):
         """The kinds of advice."""
 
-        GIVE_UP = "give_up", _("give up")
-        FEWER_TIERS = "fewer_tiers", _("fewer tiers")
+        GIVE_UP = "give_up", "give up"
+        FEWER_TIERS = "fewer_tiers", "fewer tiers"
 
     queue = models.TextField()
     task = models.TextField()

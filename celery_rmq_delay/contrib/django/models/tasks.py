@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from django.db import models
-from django.utils.translation import gettext_lazy as _
 
 from ....headers import FIRST_LIFE, MAX_LIFE
 
@@ -11,64 +10,64 @@ from ....headers import FIRST_LIFE, MAX_LIFE
 class TaskState(models.TextChoices):
     """The state of a retried task, from the events that were collected."""
 
-    PARKED = "PARKED", _("Parked")
+    PARKED = "PARKED", "Parked"
     #: Released before it was due, or due and without an event since.
-    RUNNING = "RUNNING", _("Running")
-    RECOVERED = "RECOVERED", _("Recovered")
-    EXHAUSTED = "EXHAUSTED", _("Exhausted")
+    RUNNING = "RUNNING", "Running"
+    RECOVERED = "RECOVERED", "Recovered"
+    EXHAUSTED = "EXHAUSTED", "Exhausted"
     #: An operation has claimed it and is publishing it.
-    REQUEUING = "REQUEUING", _("Requeuing")
-    REQUEUED = "REQUEUED", _("Requeued")
-    DISCARDED = "DISCARDED", _("Discarded")
+    REQUEUING = "REQUEUING", "Requeuing"
+    REQUEUED = "REQUEUED", "Requeued"
+    DISCARDED = "DISCARDED", "Discarded"
     #: Published without an answer: it may be in its queue or not. An operator has to decide.
-    UNKNOWN = "UNKNOWN", _("Outcome unknown")
+    UNKNOWN = "UNKNOWN", "Outcome unknown"
 
 
 class TaskRecord(models.Model):
     """One retried task in any state. Times are in UTC, delays in milliseconds."""
 
     #: Ids may be used again: a message that differs from the stored one gets a row of its own.
-    task_id = models.CharField(_("task id"), max_length=255)
+    task_id = models.CharField("task id", max_length=255)
     #: Which row of its id this is: `FIRST_LIFE`, or the digest of the row's first message.
-    life = models.CharField(_("life"), max_length=MAX_LIFE, default=FIRST_LIFE, db_default=FIRST_LIFE)
-    root_id = models.CharField(_("root id"), max_length=255, blank=True)
-    parent_id = models.CharField(_("parent id"), max_length=255, blank=True)
+    life = models.CharField("life", max_length=MAX_LIFE, default=FIRST_LIFE, db_default=FIRST_LIFE)
+    root_id = models.CharField("root id", max_length=255, blank=True)
+    parent_id = models.CharField("parent id", max_length=255, blank=True)
     #: The id of Celery's group, where the task is part of one.
-    canvas_id = models.CharField(_("group id"), max_length=255, blank=True)
-    name = models.CharField(_("task"), max_length=255)
-    state = models.CharField(_("state"), max_length=10, choices=TaskState.choices)
+    canvas_id = models.CharField("group id", max_length=255, blank=True)
+    name = models.CharField("task", max_length=255)
+    state = models.CharField("state", max_length=10, choices=TaskState.choices)
     #: When `state` last changed.
-    changed_at = models.DateTimeField(_("changed at"))
+    changed_at = models.DateTimeField("changed at")
 
-    queue = models.CharField(_("queue"), max_length=255)
-    exchange = models.CharField(_("exchange"), max_length=255, blank=True)
-    routing_key = models.CharField(_("routing key"), max_length=255, blank=True)
-    worker = models.CharField(_("worker"), max_length=255, blank=True)
+    queue = models.CharField("queue", max_length=255)
+    exchange = models.CharField("exchange", max_length=255, blank=True)
+    routing_key = models.CharField("routing key", max_length=255, blank=True)
+    worker = models.CharField("worker", max_length=255, blank=True)
 
     #: How often it was requeued by hand: each requeue has all its retries again.
-    generation = models.PositiveIntegerField(_("requeued"), default=0)
+    generation = models.PositiveIntegerField("requeued", default=0)
     #: The last attempt of this generation; 0 is the first.
-    attempt = models.PositiveIntegerField(_("attempt"), default=0)
+    attempt = models.PositiveIntegerField("attempt", default=0)
     #: The retries that its ladder allows; None is without a limit.
-    max_retries = models.PositiveIntegerField(_("most retries"), null=True, blank=True)
-    crashes = models.PositiveIntegerField(_("crashes"), default=0)
+    max_retries = models.PositiveIntegerField("most retries", null=True, blank=True)
+    crashes = models.PositiveIntegerField("crashes", default=0)
 
-    tier = models.PositiveIntegerField(_("tier"), null=True, blank=True)
-    delay_ms = models.BigIntegerField(_("delay in ms"), null=True, blank=True)
+    tier = models.PositiveIntegerField("tier", null=True, blank=True)
+    delay_ms = models.BigIntegerField("delay in ms", null=True, blank=True)
     #: The delay queue that it waits in; empty where its delay is exact, or the queue is unknown.
-    delay_queue = models.CharField(_("delay queue"), max_length=255, blank=True)
-    ladder_ms = models.JSONField(_("ladder in ms"), default=list, blank=True)
-    parked_at = models.DateTimeField(_("parked at"), null=True, blank=True)
-    due_at = models.DateTimeField(_("next retry"), null=True, blank=True)
-    first_failed_at = models.DateTimeField(_("first failed"), null=True, blank=True)
-    exhausted_at = models.DateTimeField(_("exhausted at"), null=True, blank=True)
-    recovered_at = models.DateTimeField(_("recovered at"), null=True, blank=True)
+    delay_queue = models.CharField("delay queue", max_length=255, blank=True)
+    ladder_ms = models.JSONField("ladder in ms", default=list, blank=True)
+    parked_at = models.DateTimeField("parked at", null=True, blank=True)
+    due_at = models.DateTimeField("next retry", null=True, blank=True)
+    first_failed_at = models.DateTimeField("first failed", null=True, blank=True)
+    exhausted_at = models.DateTimeField("exhausted at", null=True, blank=True)
+    recovered_at = models.DateTimeField("recovered at", null=True, blank=True)
     #: When it ran although a user had discarded it: its message came back, as after a crash of the broker.
-    ran_after_discard_at = models.DateTimeField(_("ran after it was discarded"), null=True, blank=True)
+    ran_after_discard_at = models.DateTimeField("ran after it was discarded", null=True, blank=True)
 
-    exception_type = models.CharField(_("error"), max_length=255, blank=True)
-    exception_message = models.TextField(_("error message"), blank=True)
-    reason = models.CharField(_("why"), max_length=32, blank=True)
+    exception_type = models.CharField("error", max_length=255, blank=True)
+    exception_message = models.TextField("error message", blank=True)
+    reason = models.CharField("why", max_length=32, blank=True)
     failure_group = models.ForeignKey(
         "rmq_delay.FailureGroup",
         models.SET_NULL,
@@ -76,10 +75,10 @@ class TaskRecord(models.Model):
         blank=True,
         db_index=False,
         related_name="records",
-        verbose_name=_("failure group"),
+        verbose_name="failure group",
     )
-    args_preview = models.TextField(_("arguments"), blank=True)
-    kwargs_preview = models.TextField(_("keyword arguments"), blank=True)
+    args_preview = models.TextField("arguments", blank=True)
+    kwargs_preview = models.TextField("keyword arguments", blank=True)
     #: The digest of the stored message's call; empty where no message is stored. Other messages and events of the same
     #: id do not change such a row.
     call_digest = models.CharField(max_length=64, default="", db_default="", blank=True, editable=False)
@@ -90,18 +89,18 @@ class TaskRecord(models.Model):
         null=True,
         blank=True,
         related_name="records",
-        verbose_name=_("operation"),
+        verbose_name="operation",
     )
 
     class Meta:
-        verbose_name = _("retried task")
-        verbose_name_plural = _("retried tasks")
+        verbose_name = "retried task"
+        verbose_name_plural = "retried tasks"
         default_permissions = ("view",)
         permissions = [
-            ("requeue_taskrecord", _("Can requeue tasks and run parked ones now")),
-            ("discard_taskrecord", _("Can discard tasks and restore them")),
-            ("edit_payload_taskrecord", _("Can edit arguments and requeue")),
-            ("view_payload_taskrecord", _("Can see arguments and errors unredacted")),
+            ("requeue_taskrecord", "Can requeue tasks and run parked ones now"),
+            ("discard_taskrecord", "Can discard tasks and restore them"),
+            ("edit_payload_taskrecord", "Can edit arguments and requeue"),
+            ("view_payload_taskrecord", "Can see arguments and errors unredacted"),
         ]
         constraints = [models.UniqueConstraint(fields=["task_id", "life"], name="rmq_delay_life_once")]
         indexes = [
@@ -136,8 +135,8 @@ class ParkedTask(TaskRecord):
 
     class Meta:
         proxy = True
-        verbose_name = _("parked task")
-        verbose_name_plural = _("parked tasks")
+        verbose_name = "parked task"
+        verbose_name_plural = "parked tasks"
         default_permissions = ("view",)
 
 
@@ -146,8 +145,8 @@ class ExhaustedTask(TaskRecord):
 
     class Meta:
         proxy = True
-        verbose_name = _("exhausted task")
-        verbose_name_plural = _("exhausted tasks")
+        verbose_name = "exhausted task"
+        verbose_name_plural = "exhausted tasks"
         default_permissions = ("view",)
 
 
@@ -208,8 +207,8 @@ class Attempt(models.Model):
     reason = models.CharField(max_length=32, blank=True)
 
     class Meta:
-        verbose_name = _("attempt")
-        verbose_name_plural = _("attempts")
+        verbose_name = "attempt"
+        verbose_name_plural = "attempts"
         default_permissions = ()
         ordering = ["generation", "attempt", "occurred_at", "id"]
         constraints = [models.UniqueConstraint(fields=["event_id"], name="rmq_delay_attempt_once")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.db import router, transaction
 from django.utils import timezone as now_in
-from django.utils.translation import gettext as _
 
 from ....exceptions import RmqDelayError
 from ....operations.preview import Preview, preview_of
@@ -24,7 +23,7 @@ def reveal(record: TaskRecord, actor: Actor) -> Preview:
     """Return the stored message of a task unredacted, after an audit log entry that ``actor`` revealed it."""
     now = now_in.now()
     with transaction.atomic(using=router.db_for_write(Operation)):
-        operation = note_done(Operation.Kind.REVEAL, actor, requested=1, message=_("1 revealed"))
+        operation = note_done(Operation.Kind.REVEAL, actor, requested=1, message="1 revealed")
         OperationItem.objects.create(
             operation=operation,
             record=record,
@@ -53,5 +52,5 @@ def kept_of(record: TaskRecord) -> StoredMessage | None:
 def _preview(record: TaskRecord, redaction: Redaction | None) -> Preview:
     kept = kept_of(record)
     if kept is None:
-        return Preview(problem=_("not kept"), redacted=redaction is not None)
+        return Preview(problem="not kept", redacted=redaction is not None)
     return preview_of(kept.body, kept.properties, lambda: headers_of(kept), redaction)

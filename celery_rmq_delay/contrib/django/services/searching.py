@@ -9,7 +9,6 @@ from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 from django.db.models import Q, QuerySet
-from django.utils.translation import gettext as _
 
 from ..conf import conf
 from ..models import LookupValue, TaskRecord, search
@@ -120,19 +119,18 @@ def _named(term: str) -> tuple[Q, str]:
     values = list(starts.values_list("kind", "value")[: _MATCHES + 1])
     for kind, value in values[:_MATCHES]:
         found[kind].append(value)
-    note = _(
-        "More than %(count)s names of tasks and errors begin with this: only the first were searched, in the order of "
-        "the alphabet. Enter more of the name."
+    note = (
+        f"More than {_MATCHES} names of tasks and errors begin with this: only the first were searched, in the order "
+        "of the alphabet. Enter more of the name."
     )
     condition = Q(name__in=found["task"]) | Q(exception_type__in=found["error"])
-    return condition, note % {"count": _MATCHES} if len(values) > _MATCHES else ""
+    return condition, note if len(values) > _MATCHES else ""
 
 
 def _with_words(rows: QuerySet[Any], term: str) -> tuple[list[int], str]:
     """Return the ids of tasks with the words of ``term``, and a note where not all rows were searched."""
     if len(term) > MAX_TERM or len((words := words_of(term)).words) > MAX_WORDS:
-        limits = {"characters": grouped(MAX_TERM), "words": MAX_WORDS}
-        return [], _("A search has at most %(characters)s characters and %(words)s words.") % limits
+        return [], f"A search has at most {grouped(MAX_TERM)} characters and {MAX_WORDS} words."
     if not words.words or max(map(len, words.words)) > _MAX_WORD:
         return [], ""
     most = conf().count_cap
@@ -142,18 +140,18 @@ def _with_words(rows: QuerySet[Any], term: str) -> tuple[list[int], str]:
     if first == searched and len(found) * _EXPECTED < first:  # rare, or an estimate may be out of date
         ids = _candidates(rows.db, words, most + 1)
         if ids is None:
-            return [], _(
+            return [], (
                 "Messages and arguments were not searched: the database has no index for it. See “manage.py check”."
             )
         if len(ids) <= most:
             return ids, ""
         if not is_frequent:
             found, first = _among_the_first(rows, words, searched)
-    note = _(
-        "Many tasks have these words: only the first %(count)s of this list were searched. "
+    note = (
+        f"Many tasks have these words: only the first {grouped(searched)} of this list were searched. "
         "Use the filters to search others."
     )
-    return found, note % {"count": grouped(searched)} if first == searched else ""
+    return found, note if first == searched else ""
 
 
 def _among_the_first(rows: QuerySet[Any], words: Words, most: int) -> tuple[list[int], int]:

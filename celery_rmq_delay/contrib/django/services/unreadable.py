@@ -14,7 +14,6 @@ from typing import Any
 import amqp
 from amqp import spec
 from django.db.models import Q
-from django.utils.translation import gettext as _
 
 from .... import headers as h
 from ....exceptions import RmqDelayError
@@ -76,14 +75,14 @@ def readable(row: UnreadableMessage) -> Readable:
     try:
         message = _Unchanged(bytes(row.body), bytes(row.headers))
     except Exception:  # noqa: BLE001 - hostile bytes
-        return Readable(None, _("Its properties cannot be decoded: it can only be downloaded or dropped."))
+        return Readable(None, "Its properties cannot be decoded: it can only be downloaded or dropped.")
     properties = message.properties
     headers: Mapping[Any, Any] = properties.get("application_headers") or {}
     routing = [name for name in _ROUTING_HEADERS if name in headers]
-    problem = _("Its header %(name)s would route it to other queues, too: it can only be downloaded or dropped.")
+    problem = "Its header {} would route it to other queues, too: it can only be downloaded or dropped."
     return Readable(
         message,
-        problem % {"name": routing[0]} if routing else "",
+        problem.format(routing[0]) if routing else "",
         _origin(row, headers),
         printable(str(properties.get("expiration") or "")),
         properties.get("delivery_mode", _TRANSIENT) == _TRANSIENT,
@@ -105,7 +104,7 @@ def download(row: UnreadableMessage, actor: Actor) -> tuple[bytes, str]:
 
     The JSON has the decoded ``properties`` (None where they cannot be decoded) and their bytes in hexadecimal.
     """
-    note_done(Operation.Kind.REVEAL, actor, requested=1, message=_("1 revealed"), **_details(row))
+    note_done(Operation.Kind.REVEAL, actor, requested=1, message="1 revealed", **_details(row))
     found = {
         "queue": row.queue,
         "error": row.error,
@@ -154,8 +153,8 @@ def _free(row: UnreadableMessage) -> Any:
 
 def _taken(row: UnreadableMessage) -> str:
     if UnreadableMessage.objects.filter(pk=row.pk).exists():
-        return _("Another user requeues this message at the moment, or it was received again. Check it again.")
-    return _("Another user has requeued or dropped this message. Nothing was changed.")
+        return "Another user requeues this message at the moment, or it was received again. Check it again."
+    return "Another user has requeued or dropped this message. Nothing was changed."
 
 
 def _sent(message: amqp.Message, row: UnreadableMessage, queue: str) -> Sent:
@@ -175,20 +174,17 @@ def _sent(message: amqp.Message, row: UnreadableMessage, queue: str) -> Sent:
 
 def _settled(row: UnreadableMessage, queue: str, sent: Sent, actor: Actor, reason: str) -> Requeued:
     rows = UnreadableMessage.objects.filter(pk=row.pk)
-    values, unknown = {"queue": queue, "reason": sent.reason}, sent.fate is Fate.UNKNOWN
+    unknown = sent.fate is Fate.UNKNOWN
     if sent.fate is Fate.CONFIRMED:
         rows.filter(received_at=row.received_at).delete()
-        problem, message = "", _("requeued to %(queue)s") % values
+        problem, message = "", f"requeued to {queue}"
     elif unknown:
         problem = message = (
-            _(
-                "It is unknown whether the message is in the queue %(queue)s: %(reason)s. The message stays here. "
-                "Check the queue before you requeue it again."
-            )
-            % values
+            f"It is unknown whether the message is in the queue {queue}: {sent.reason}. The message stays here. "
+            "Check the queue before you requeue it again."
         )
     else:
-        problem = message = _("The message was not requeued and stays here: %(reason)s.") % values
+        problem = message = f"The message was not requeued and stays here: {sent.reason}."
     rows.update(claimed_at=None)
     operation = note_done(
         Operation.Kind.REQUEUE,
@@ -211,7 +207,7 @@ def drop(row: UnreadableMessage, *, actor: Actor, reason: str = "") -> Operation
         if not _free(row).delete()[0]:
             raise RmqDelayError(_taken(row))
         return note_done(
-            Operation.Kind.DISCARD, actor, requested=1, reason=reason, message=_("dropped for good"), **_details(row)
+            Operation.Kind.DISCARD, actor, requested=1, reason=reason, message="dropped for good", **_details(row)
         )
 
     return repeated(step)

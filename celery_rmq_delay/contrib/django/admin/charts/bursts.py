@@ -8,7 +8,6 @@ from datetime import datetime, time, timedelta
 
 from django.utils import timezone
 from django.utils.html import format_html_join
-from django.utils.translation import gettext as _
 
 from ...models import Incident, InsightHour
 from ...queries import grouped
@@ -71,18 +70,17 @@ def bursts_chart(hours: Sequence[InsightHour], incidents: Sequence[Incident]) ->
     failures = grouped(sum(slot.failures for slot in found))
     return Chart(
         name="bursts",
-        caption=_("Failed attempts"),
-        described=_("%(failures)s failed attempts and %(incidents)s incidents; the tables below have the figures")
-        % {"failures": failures, "incidents": len(incidents)},
+        caption="Failed attempts",
+        described=f"{failures} failed attempts and {len(incidents)} incidents; the tables below have the figures",
         drawing=rectangles([*_incidents(incidents, found, length), *_bars(found, top)]),
         lines=[Line(level(value, top), str(value)) for value in levels],
         marks=list(_marks(found, length)),
         keys=(
-            Key("parked", "■", _("failed attempts"), failures),
-            Key("incident", "▒", _("incidents"), str(len(incidents))),
+            Key("parked", "■", "failed attempts", failures),
+            Key("incident", "▒", "incidents", str(len(incidents))),
         ),
         table=Table(
-            (_("From"), _("First attempts"), _("Failed attempts"), _("Recovered"), _("Exhausted")),
+            ("From", "First attempts", "Failed attempts", "Recovered", "Exhausted"),
             format_html_join("", _ROW, _rows(found)),
         ),
     )

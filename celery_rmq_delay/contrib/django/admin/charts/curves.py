@@ -10,7 +10,6 @@ from math import log
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
 
 from .....durations import format_ms
 from .. import text
@@ -58,7 +57,7 @@ def curve_chart(name: str, points: Sequence[Point], ladders: Sequence[Retries]) 
     axis = _axis(known, [moment for ladder in ladders for moment in ladder.moments])
     return Chart(
         name="curve",
-        caption=_("Failures that have ended"),
+        caption="Failures that have ended",
         described=_described(name, known),
         drawing=format_html(
             '{}<path class="rmq-curve" d="{}"></path>{}',
@@ -75,13 +74,13 @@ def curve_chart(name: str, points: Sequence[Point], ladders: Sequence[Retries]) 
             )
             for each in ladders
         ],
-        axis=_("time since the first failure, logarithmic"),
+        axis="time since the first failure, logarithmic",
         keys=[
-            Key("curve", "━", _("share, with its 95 % interval")),
+            Key("curve", "━", "share, with its 95 % interval"),
             *(Key(each.series, _SIGNS[each.series], each.label, text.ladder(each.delays_ms)) for each in ladders),
         ],
         table=Table(
-            (_("After"), _("Failures that have ended"), _("95 % interval"), _("Retry")),
+            ("After", "Failures that have ended", "95 % interval", "Retry"),
             format_html_join("", _ROW, _rows(known, axis, ladders)),
         ),
         tall=True,
@@ -154,8 +153,7 @@ def _retries(ladders: Sequence[Retries], axis: _Axis) -> SafeString:
 
 
 def _retry(ladder: Retries, number: int, at: float) -> str:
-    words = {"ladder": ladder.label, "number": number, "time": text.rough(at)}
-    return _("%(ladder)s: retry %(number)s after %(time)s") % words
+    return f"{ladder.label}: retry {number} after {text.rough(at)}"
 
 
 def _mark(axis: _Axis, seconds: float, label: str) -> Mark:
@@ -191,7 +189,7 @@ def _rows(points: Sequence[Point], axis: _Axis, ladders: Sequence[Retries]) -> I
     rows: dict[float, list[str]] = {seconds: [] for seconds in axis.marks}
     for ladder in ladders:
         for number, at in enumerate(ladder.moments, 1):
-            rows.setdefault(at, []).append(_("%(ladder)s, %(number)s") % {"ladder": ladder.label, "number": number})
+            rows.setdefault(at, []).append(f"{ladder.label}, {number}")
     for seconds, retries in sorted(rows.items()):
         _seconds, share, low, high = _share_at(points, seconds)
         yield text.rough(seconds), text.share(share), text.interval(low, high, text.share), "; ".join(retries)
@@ -203,8 +201,7 @@ def _described(name: str, points: Sequence[Point]) -> str:
     for share in _DESCRIBED:
         reached = next((point for point in points if (point[1] or 0) >= share), None)
         if reached is not None:
-            words = {"share": text.share(share), "time": text.rough(reached[0])}
-            parts.append(_("%(share)s had ended after %(time)s") % words)
+            parts.append(f"{text.share(share)} had ended after {text.rough(reached[0])}")
     most = text.share(max(point[1] or 0 for point in points))
-    parts.append(_("%(share)s ended while observed") % {"share": most})
-    return _("Of the failures of %(name)s, %(parts)s.") % {"name": text.plain(name, 120), "parts": ", ".join(parts)}
+    parts.append(f"{most} ended while observed")
+    return f"Of the failures of {text.plain(name, 120)}, {', '.join(parts)}."

@@ -9,7 +9,6 @@ from functools import lru_cache
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
 
 from ...queries import HOURS, Hour, grouped
 from .drawing import HEIGHT, WIDTH, Bar, Chart, Key, Line, Mark, Table, high, level, rectangles, round_up
@@ -36,8 +35,8 @@ def chart(hours: Sequence[Hour]) -> Chart:
     )
     return Chart(
         name="hours",
-        caption=_("The last 24 hours"),
-        described=_("Parked and exhausted tasks by hour; the table below has the figures"),
+        caption="The last 24 hours",
+        described="Parked and exhausted tasks by hour; the table below has the figures",
         drawing=rectangles(bars(hours, top)),
         lines=[Line(level(value, top), grouped(value)) for value in levels],
         marks=[
@@ -45,10 +44,10 @@ def chart(hours: Sequence[Hour]) -> Chart:
             for index in range(0, len(hours), MARKED)
         ],
         keys=(
-            Key("parked", "■", _("parked"), grouped(sum(hour.parked for hour in hours))),
-            Key("exhausted", "▲", _("exhausted"), grouped(sum(hour.exhausted for hour in hours))),
+            Key("parked", "■", "parked", grouped(sum(hour.parked for hour in hours))),
+            Key("exhausted", "▲", "exhausted", grouped(sum(hour.exhausted for hour in hours))),
         ),
-        table=Table((_("Hour"), _("Parked"), _("Exhausted"), _("Recovered")), format_html_join("", _ROW, rows)),
+        table=Table(("Hour", "Parked", "Exhausted", "Recovered"), format_html_join("", _ROW, rows)),
     )
 
 
@@ -77,7 +76,7 @@ def small_chart(hours: Sequence[Hour]) -> SafeString:
         title = f"{_clock(hour.start, timezone.get_current_timezone())}: {hour.exhausted}"
         drawn.append(Bar(round(index * step, 2), HEIGHT - tall, round(step * 0.8, 2), tall, "exhausted", title))
     counts = ", ".join(str(hour.exhausted) for hour in hours)
-    label = _("Exhausted in each of the last 24 hours, the present hour last: %(counts)s") % {"counts": counts}
+    label = f"Exhausted in each of the last 24 hours, the present hour last: {counts}"
     return format_html(_SMALL, WIDTH, HEIGHT, label, HEIGHT, WIDTH, HEIGHT, rectangles(drawn))
 
 

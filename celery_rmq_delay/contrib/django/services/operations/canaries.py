@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from django.db.models import Max
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from ...models import Operation, OperationItem, TaskRecord, TaskState
+from ...queries import plural
 from .. import clock
 
 #: Seconds to wait for events of the canaries, unless the operation's details have ``canary_timeout``.
@@ -32,33 +31,22 @@ def judge(operation: Operation) -> str | None:
             parked += state == TaskState.PARKED
             exhausted += state in (TaskState.EXHAUSTED, TaskState.DISCARDED)
     if exhausted:
-        text = ngettext(
-            "%(count)d of %(total)d canaries is exhausted again: the rest was not sent",
-            "%(count)d of %(total)d canaries are exhausted again: the rest was not sent",
-            exhausted,
-        )
-        return text % {"count": exhausted, "total": len(generations)}
+        verb = plural(exhausted, "is", "are")
+        return f"{exhausted} of {len(generations)} canaries {verb} exhausted again: the rest was not sent"
     if parked:
-        text = ngettext(
-            "%(count)d of %(total)d canaries failed again and waits for its retry: the rest was not sent",
-            "%(count)d of %(total)d canaries failed again and wait for their retries: the rest was not sent",
-            parked,
-        )
-        return text % {"count": parked, "total": len(generations)}
+        waits = plural(parked, "waits for its retry", "wait for their retries")
+        return f"{parked} of {len(generations)} canaries failed again and {waits}: the rest was not sent"
     if not generations:
-        return _("no canary could be requeued: the rest was not sent")
+        return "no canary could be requeued: the rest was not sent"
     if sound == len(generations):
         return ""
     if clock.now() < deadline(operation):
         return None
-    text = ngettext(
-        "No event of %(count)d canary in %(seconds)d s: the rest was not sent. "
-        "Check that workers and rmq_delay_collect run",
-        "No event of %(count)d canaries in %(seconds)d s: the rest was not sent. "
-        "Check that workers and rmq_delay_collect run",
-        len(generations) - sound,
+    silent = len(generations) - sound
+    return (
+        f"No event of {silent} {plural(silent, 'canary', 'canaries')} in {timeout(operation)} s: the rest was not "
+        "sent. Check that workers and rmq_delay_collect run"
     )
-    return text % {"count": len(generations) - sound, "seconds": timeout(operation)}
 
 
 def timeout(operation: Operation) -> int:

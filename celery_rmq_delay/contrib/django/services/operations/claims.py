@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from django.db import connections, router
 from django.db.models.functions import Collate
-from django.utils.translation import gettext as _
 
 from ...models import Operation, OperationItem, TaskRecord, TaskState
 from .. import clock
@@ -79,18 +78,18 @@ def why_not(record: TaskRecord | None, generation: int, barred: str | None = Non
     ``barred`` is the reason where it is still exhausted.
     """
     if record is None:
-        return _("deleted")
+        return "deleted"
     by = record.operation.actor if record.operation else ""
     by_requeue = record.operation is not None and record.operation.kind in _REQUEUES
     requeued = record.generation > generation or record.state in (TaskState.REQUEUING, TaskState.REQUEUED)
     if by_requeue and (requeued or record.state == TaskState.RECOVERED):
-        return _("already requeued by %(actor)s") % {"actor": by}
+        return f"already requeued by {by}"
     if requeued:
-        return _("already requeued")
+        return "already requeued"
     if record.state == TaskState.DISCARDED and by:
-        return _("already discarded by %(actor)s") % {"actor": by}
+        return f"already discarded by {by}"
     if record.state == TaskState.UNKNOWN:
-        return _("the outcome of an earlier requeue is unknown: restore it first")
+        return "the outcome of an earlier requeue is unknown: restore it first"
     if record.state == TaskState.EXHAUSTED and barred:
         return barred
-    return _("now %(state)s") % {"state": record.get_state_display().lower()}
+    return f"now {record.get_state_display().lower()}"

@@ -9,7 +9,6 @@ from math import isfinite
 from typing import Any, NoReturn
 
 from celery.utils.saferepr import saferepr
-from django.utils.translation import gettext as _
 
 from .....amqp.bodies import Call, UndecodableError, decode
 from .....exceptions import EditError
@@ -60,11 +59,11 @@ def edit(record: TaskRecord, args: str, kwargs: str, *, actor: Actor, reason: st
         changes = differences(call, new)
         body = json.dumps([new.args, new.kwargs, new.embed], allow_nan=False).encode()
     except RecursionError as error:
-        raise EditError(_("This is nested too deep.")) from error
+        raise EditError("This is nested too deep.") from error
     except ValueError as error:  # the embedded callbacks of the message: these are no form fields
-        raise EditError(_("The message has a number that JSON cannot hold: %(error)s.") % {"error": error}) from error
+        raise EditError(f"The message has a number that JSON cannot hold: {error}.") from error
     if not changes:
-        raise EditError(_("Nothing was changed: requeue the task instead."))
+        raise EditError("Nothing was changed: requeue the task instead.")
     texts = {
         **_repr(headers, "argsrepr", tuple(call.args), tuple(new.args)),
         **_repr(headers, "kwargsrepr", call.kwargs, new.kwargs),
@@ -109,27 +108,24 @@ def _leaves(
 
 def _readable(record: TaskRecord) -> tuple[Call, dict[str, Any]]:
     if not conf().allow_edit:
-        raise EditError(_("Editing is off: set %(setting)s['ALLOW_EDIT'] to True to allow it.") % {"setting": SETTING})
+        raise EditError(f"Editing is off: set {SETTING}['ALLOW_EDIT'] to True to allow it.")
     if record.state != TaskState.EXHAUSTED:
-        raise EditError(
-            _("Only exhausted tasks can be edited; this one is %(state)s.")
-            % {"state": record.get_state_display().lower()}
-        )
+        raise EditError(f"Only exhausted tasks can be edited; this one is {record.get_state_display().lower()}.")
     kept = kept_of(record)
     if kept is None:
-        raise EditError(_("Its message is not in the database."))
+        raise EditError("Its message is not in the database.")
     headers = headers_of(kept)
     if "task" not in headers or "id" not in headers:
-        raise EditError(_("Its message is not of Celery's protocol 2."))
+        raise EditError("Its message is not of Celery's protocol 2.")
     try:
         return decode(kept.body, kept.properties, headers, compressed=False), headers
     except UndecodableError as error:
-        raise EditError(_("Only plain JSON can be edited; this message is: %(why)s.") % {"why": error}) from error
+        raise EditError(f"Only plain JSON can be edited; this message is: {error}.") from error
 
 
 def _parsed(text: str, field: str) -> Any:
     def refuse(found: str) -> NoReturn:
-        raise ValueError(_("%(found)s is not a number of JSON") % {"found": found})
+        raise ValueError(f"{found} is not a number of JSON")
 
     def finite(found: str) -> float:
         number = float(found)
@@ -142,30 +138,30 @@ def _parsed(text: str, field: str) -> Any:
         if len(found) < len(pairs):
             keys = [key for key, _value in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise ValueError(_("the key %(key)s is there twice") % {"key": json.dumps(shortened(twice, _MAX_NUMBER))})
+            raise ValueError(f"the key {json.dumps(shortened(twice, _MAX_NUMBER))} is there twice")
         return found
 
     if len(text) > MAX_TEXT:
-        raise EditError(_("At most %(count)d characters.") % {"count": MAX_TEXT}, field)
+        raise EditError(f"At most {MAX_TEXT} characters.", field)
     try:
         return json.loads(text, parse_constant=refuse, parse_float=finite, object_pairs_hook=unique)
     except RecursionError as error:
-        raise EditError(_("This is nested too deep."), field) from error
+        raise EditError("This is nested too deep.", field) from error
     except ValueError as error:
-        raise EditError(_("This is not JSON: %(error)s.") % {"error": error}, field) from error
+        raise EditError(f"This is not JSON: {error}.", field) from error
 
 
 def _list(text: str) -> list[Any]:
     found = _parsed(text, "args")
     if not isinstance(found, list):
-        raise EditError(_('Arguments are a JSON list, such as [1, "a"].'), "args")
+        raise EditError('Arguments are a JSON list, such as [1, "a"].', "args")
     return found
 
 
 def _dictionary(text: str) -> dict[str, Any]:
     found = _parsed(text, "kwargs")
     if not isinstance(found, dict):
-        raise EditError(_('Keyword arguments are a JSON object, such as {"amount": 1}.'), "kwargs")
+        raise EditError('Keyword arguments are a JSON object, such as {"amount": 1}.', "kwargs")
     return found
 
 

@@ -8,7 +8,6 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from amqp.exceptions import AMQPError
-from django.utils.translation import gettext as _
 from kombu.exceptions import KombuError
 
 from .....exceptions import BrokerDownError
@@ -25,7 +24,7 @@ _PAUSE = 0.5
 def broker_down(error: BaseException) -> BrokerDownError:
     """Return the `BrokerDownError` for ``error``."""
     text = " ".join(str(error).split()) or type(error).__name__
-    return BrokerDownError(_("broker unreachable: %(error)s") % {"error": text})
+    return BrokerDownError(f"broker unreachable: {text}")
 
 
 class Link:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from django.utils.translation import gettext as _
-
 from ..... import headers as h
 from .....amqp.apply import ready_counts
 from .....amqp.scan import Scan, scanning
@@ -87,7 +85,7 @@ class _Search(ABC):
 
     def abandon(self) -> None:
         """Settle the tasks that an error has left unfinished: their messages may have left the queue."""
-        text = _("an error stopped the operation while it was being processed")
+        text = "an error stopped the operation while it was being processed"
         self._settle([Settled(item, Outcome.UNKNOWN, text) for item in self._in_hand])
         self._in_hand = []
 
@@ -98,8 +96,8 @@ class _Search(ABC):
     def _absent(self, wanted: Wanted, *, is_complete: bool) -> Settled:
         """Return the outcome of a task that was not found; ``is_complete``: its queues were searched completely."""
         if is_complete:
-            return Settled(wanted.item, Outcome.SKIPPED, _("not in its delay queue: it is already due"))
-        text = _("not among the first %(count)d messages of its delay queue") % {"count": self._limit}
+            return Settled(wanted.item, Outcome.SKIPPED, "not in its delay queue: it is already due")
+        text = f"not among the first {self._limit} messages of its delay queue"
         return Settled(wanted.item, Outcome.SKIPPED, text)
 
     def _search(self, items: Sequence[OperationItem]) -> None:
@@ -268,7 +266,7 @@ class Discard(_Search):
             if due is not None and due > clock.now():
                 self.discarded.append(wanted.record)
                 return Settled(wanted.item, Outcome.OK)
-            text = _("it is discarded, but its message may have come back: it was due")
+            text = "it is discarded, but its message may have come back: it was due"
             return Settled(wanted.item, Outcome.UNKNOWN, text)
         return super()._absent(wanted, is_complete=is_complete)
 
@@ -280,7 +278,7 @@ class Discard(_Search):
                 scan.remove(each.message)
             scan.synchronise()
         except BROKER_ERRORS:
-            text = _("it is discarded, but its message may come back")
+            text = "it is discarded, but its message may come back"
             self._settle([*skipped, *(Settled(each.item, Outcome.UNKNOWN, text) for each in gone)])
             raise
         self.discarded += won.values()
@@ -321,9 +319,9 @@ def _out_of_reach(record: TaskRecord) -> str:
     if record.delay_queue:
         return ""
     if record.tier is None:
-        return _("its delay is exact: it moves through many queues, and cannot be searched for")
+        return "its delay is exact: it moves through many queues, and cannot be searched for"
     if delay().has_native_retry(record.queue):
-        return _("its queue uses RabbitMQ's native retry: messages cannot be read before they are due")
+        return "its queue uses RabbitMQ's native retry: messages cannot be read before they are due"
     return ""
 
 
@@ -337,4 +335,4 @@ def _unsure(scan: Scan) -> Exception | None:
 
 
 def _twice() -> str:
-    return _("it may run twice: now, and when it is due")
+    return "it may run twice: now, and when it is due"

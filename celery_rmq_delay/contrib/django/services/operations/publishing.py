@@ -9,7 +9,6 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 import amqp
-from django.utils.translation import gettext as _
 
 from .....amqp.confirms import ChannelEndedError, ConfirmingPublisher
 from .....amqp.route import Route
@@ -112,12 +111,12 @@ def _note(found: dict[int, Sent], key: int, queue: str) -> Callable[[PublishErro
         if error is None:
             found[key] = Sent(Fate.CONFIRMED)
         elif isinstance(error, UnroutableError):
-            found[key] = Sent(Fate.REFUSED, _("there is no queue %(queue)s") % {"queue": queue})
+            found[key] = Sent(Fate.REFUSED, f"there is no queue {queue}")
         elif isinstance(error, NackedError) and delay().dead_letters_refused(queue):
-            text = _("queue %(queue)s is full, and sends what it refuses to the exhausted queue")
-            found[key] = Sent(Fate.UNKNOWN, text % {"queue": queue})
+            text = f"queue {queue} is full, and sends what it refuses to the exhausted queue"
+            found[key] = Sent(Fate.UNKNOWN, text)
         elif isinstance(error, NackedError):
-            found[key] = Sent(Fate.REFUSED, _("queue %(queue)s refused it: it is full") % {"queue": queue})
+            found[key] = Sent(Fate.REFUSED, f"queue {queue} refused it: it is full")
         else:
             found[key] = Sent(Fate.REFUSED, str(error))
 
@@ -125,10 +124,10 @@ def _note(found: dict[int, Sent], key: int, queue: str) -> Callable[[PublishErro
 
 
 def _refusal(error: ChannelEndedError) -> str:
-    return _("the broker refused it: %(error)s") % {"error": error.reply_text}
+    return f"the broker refused it: {error.reply_text}"
 
 
 def _doubt(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
-        return _("no confirm in %(seconds)g s") % {"seconds": conf().broker_timeout}
-    return _("the connection was lost before its confirm")
+        return f"no confirm in {conf().broker_timeout:g} s"
+    return "the connection was lost before its confirm"

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.db.models import Count
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from ...models import Operation, OperationItem
 from ...queries import grouped
@@ -15,6 +13,16 @@ from ...queries import grouped
 Kind = Operation.Kind
 Outcome = OperationItem.Outcome
 
+#: What an operation did to the tasks whose outcome is OK.
+_DONE = {
+    Kind.REQUEUE: "requeued",
+    Kind.EDIT: "edited and requeued",
+    Kind.RUN_NOW: "sent to run now",
+    Kind.DISCARD: "discarded",
+    Kind.RESTORE: "restored",
+}
+#: What it did not do to those that it has not tried.
+_NOT_DONE = {Kind.DISCARD: "not discarded", Kind.RESTORE: "not restored"}
 #: The most reasons that are named per outcome.
 _REASONS = 3
 _MAX_DETAIL = 255
@@ -27,16 +35,17 @@ def report(operation: Operation) -> str:
     """
     reasons = _reasons(operation)
     untried = sum(count for _detail, count in reasons.get(Outcome.UNTRIED, ()))
-    parts = [_done(operation.kind, operation.ok)]
-    for outcome, count, text in (
-        (Outcome.SKIPPED, operation.skipped, _("%(count)s skipped")),
-        (Outcome.FAILED, operation.failed - untried, _("%(count)s failed")),
-        (Outcome.UNTRIED, untried, _untried(operation.kind)),
-        (Outcome.UNKNOWN, operation.unknown, _("%(count)s with unknown outcome")),
-        (Outcome.CANCELLED if operation.is_over else Outcome.PENDING, operation.remaining, _rest(operation)),
+    parts = [f"{grouped(operation.ok)} {_DONE.get(Kind(operation.kind), 'done')}"]
+    rest = (Outcome.CANCELLED, "cancelled") if operation.is_over else (Outcome.PENDING, "to go")
+    for outcome, text, count in (
+        (Outcome.SKIPPED, "skipped", operation.skipped),
+        (Outcome.FAILED, "failed", operation.failed - untried),
+        (Outcome.UNTRIED, _NOT_DONE.get(Kind(operation.kind), "not sent"), untried),
+        (Outcome.UNKNOWN, "with unknown outcome", operation.unknown),
+        (*rest, operation.remaining),
     ):
         if count:
-            parts.append(text % {"count": grouped(count)} + _because(reasons.get(outcome, []), count))
+            parts.append(f"{grouped(count)} {text}{_because(reasons.get(outcome, []), count)}")
     note = operation.details.get("note", "")
     is_named = any(shortened(note) == detail for group in reasons.values() for detail, _count in group)
     return ", ".join(parts) + (f". {note}" if note and not is_named else "")
@@ -45,26 +54,6 @@ def report(operation: Operation) -> str:
 def shortened(detail: str) -> str:
     """Return a reason, cut to the length that an item can store."""
     return detail[:_MAX_DETAIL]
-
-
-def _rest(operation: Operation) -> str:
-    return _("%(count)s cancelled") if operation.is_over else _("%(count)s to go")
-
-
-def _untried(kind: str) -> str:
-    texts = {Kind.DISCARD: _("%(count)s not discarded"), Kind.RESTORE: _("%(count)s not restored")}
-    return texts.get(Kind(kind), _("%(count)s not sent"))
-
-
-def _done(kind: str, count: int) -> str:
-    texts = {
-        Kind.REQUEUE: ngettext("%(count)s requeued", "%(count)s requeued", count),
-        Kind.EDIT: ngettext("%(count)s edited and requeued", "%(count)s edited and requeued", count),
-        Kind.RUN_NOW: ngettext("%(count)s sent to run now", "%(count)s sent to run now", count),
-        Kind.DISCARD: ngettext("%(count)s discarded", "%(count)s discarded", count),
-        Kind.RESTORE: ngettext("%(count)s restored", "%(count)s restored", count),
-    }
-    return texts.get(Kind(kind), ngettext("%(count)s done", "%(count)s done", count)) % {"count": grouped(count)}
 
 
 def _reasons(operation: Operation) -> dict[str, list[tuple[str, int]]]:
@@ -90,7 +79,7 @@ def _because(reasons: Iterable[tuple[str, int]], total: int) -> str:
     named = [f"{grouped(count)} {detail}" for detail, count in known[:_REASONS]]
     rest = total - sum(count for _detail, count in known[:_REASONS])
     if rest > 0:
-        named.append(_("%(count)s for other reasons") % {"count": grouped(rest)})
+        named.append(f"{grouped(rest)} for other reasons")
     return f" ({'; '.join(named)})"
 
 

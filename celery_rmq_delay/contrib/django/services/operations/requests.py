@@ -10,7 +10,6 @@ from django.core.exceptions import EmptyResultSet
 from django.db import connections, router
 from django.db.models import QuerySet, Value, Window
 from django.db.models.functions import RowNumber
-from django.utils.translation import gettext as _
 
 from .....exceptions import RmqDelayError
 from ...conf import conf
@@ -85,10 +84,7 @@ def schedule_problem(moment: datetime) -> str:
     if timedelta(minutes=-1) < away < LATEST:
         return ""
     found = moment.isoformat(sep=" ", timespec="minutes")
-    return _("Found %(moment)s: choose a time from now on, within %(days)d days.") % {
-        "moment": found,
-        "days": LATEST.days,
-    }
+    return f"Found {found}: choose a time from now on, within {LATEST.days} days."
 
 
 def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:

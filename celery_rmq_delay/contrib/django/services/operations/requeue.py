@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import amqp
 from django.db.models import F, QuerySet
 from django.db.models.functions import Length
-from django.utils.translation import gettext as _
 
 from ..... import headers as h
 from .....events.schema import REQUEUED
@@ -146,7 +145,7 @@ class Requeue:
         sent: Mapping[int, Sent],
     ) -> None:
         outcomes = {Fate.CONFIRMED: Outcome.OK, Fate.REFUSED: Outcome.FAILED, Fate.UNKNOWN: Outcome.UNKNOWN}
-        missing = Sent(Fate.REFUSED, _("its message is not in the database"))
+        missing = Sent(Fate.REFUSED, "its message is not in the database")
         fates = {item: sent.get(item.record_id, missing) for item in items if item.record_id in won}
         self._lease.settle(
             Settled(item, outcomes[each.fate], each.reason) for item, each in fates.items() if each.fate in outcomes
@@ -192,7 +191,7 @@ class Requeue:
         }
         pending = OperationItem.objects.filter(operation=operation, outcome=Outcome.PENDING)
         continued = pending.filter(record__operation=operation, record__generation__gt=F("generation"))
-        reason = _("its runner died while it was being published")
+        reason = "its runner died while it was being published"
         self._lease.settle(
             [
                 *(Settled(item, Outcome.OK) for item in continued),
@@ -208,7 +207,7 @@ class LostEdit(Requeue):
 
     def do(self, items: Sequence[OperationItem]) -> None:
         """Raise `RmqDelayError`."""
-        raise RmqDelayError(_("the edited arguments were lost with their request: edit the task again"))
+        raise RmqDelayError("the edited arguments were lost with their request: edit the task again")
 
 
 def next_generation(of_record: int, of_payload: int | None) -> int:
@@ -238,9 +237,9 @@ def _barred(items: Sequence[OperationItem], *, may_expire: bool) -> dict[int, st
     barred = {}
     for item in items:
         if item.record_id not in headers:
-            barred[item.record_id] = _("its message is not in the database")
+            barred[item.record_id] = "its message is not in the database"
         elif not may_expire and _has_expired(headers[item.record_id]):
-            barred[item.record_id] = _("its expires is past: a worker would revoke it")
+            barred[item.record_id] = "its expires is past: a worker would revoke it"
     return barred
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from celery import Celery
 from django.db import connections
-from django.utils.translation import gettext as _
 
 from ...broker import celery_app
 from ...models import Operation, TaskRecord
@@ -79,13 +78,13 @@ class Results:
         if not task_ids:
             return
         if _Writer.left is not None and _Writer.left.is_alive():
-            self._give_up(_("it still hangs"), 0, len(task_ids))
+            self._give_up("it still hangs", 0, len(task_ids))
             return
         writer = _Writer(app, task_ids, f"discarded by {self._operation.actor}")
         writer.start()
         if not self._waited_for(writer):
             writer.is_stopped, _Writer.left = True, writer
-            self._give_up(_("it does not answer"), writer.count, len(task_ids))
+            self._give_up("it does not answer", writer.count, len(task_ids))
         elif writer.error:
             self._give_up(writer.error, writer.count, len(task_ids))
 
@@ -116,7 +115,7 @@ class Results:
             stored,
             wanted,
         )
-        note = _("The result backend failed (%(why)s): not all results are REVOKED") % {"why": why[:200]}
+        note = f"The result backend failed ({why[:200]}): not all results are REVOKED"
 
         def step() -> None:
             this = Operation.objects.select_for_update(no_key=True).get(pk=self._operation.pk)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from django.db.models import F, OuterRef, Subquery
-from django.utils.translation import gettext as _
 
 from .....events.schema import DISCARDED
 from ...models import OperationItem, Payload, TaskRecord, TaskState
@@ -90,7 +89,7 @@ class Restore:
         requeued = TaskRecord.objects.filter(pk__in=[item.record_id for item in items], state=TaskState.REQUEUED)
         calls = dict(requeued.values_list("pk", "call_digest"))
         of = [TaskState.DISCARDED, TaskState.UNKNOWN, TaskState.REQUEUED]
-        without_message = {key: _("its message is not in the database") for key, call in calls.items() if not call}
+        without_message = {key: "its message is not in the database" for key, call in calls.items() if not call}
         won, skipped = claim(operation, items, of, exhausted, barred=without_message)
         unconfirmed = [key for key in calls if key in won]
         # The published generation stays used, and its events are newer than the row.

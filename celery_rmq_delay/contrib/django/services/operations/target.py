@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from django.utils.translation import gettext as _
-
 from .....amqp.apply import ready_counts
 from .....names import MAX_NAME_BYTES
 from ...broker import connection, delay
@@ -28,9 +26,9 @@ def problem_at(opened: Connection, queue: str) -> str:
     """Return the same on an open connection."""
     settings = delay().settings
     if queue == settings.exhausted_queue or queue.startswith((f"{settings.names.prefix}.", "amq.")):
-        return _("%(queue)s is not a queue of tasks") % {"queue": queue}
+        return f"{queue} is not a queue of tasks"
     if len(queue.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
-        return _("no queue has a name of more than %(most)d bytes") % {"most": MAX_NAME_BYTES}
+        return f"no queue has a name of more than {MAX_NAME_BYTES} bytes"
     if ready_counts(opened, [queue])[queue] is None:
-        return _("there is no queue %(queue)s") % {"queue": queue}
+        return f"there is no queue {queue}"
     return ""
