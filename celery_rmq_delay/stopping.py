@@ -13,8 +13,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+#: What to shorten before an exception interrupts the process: by connection, how.
+_waits: WeakKeyDictionary[Any, Callable[[Any], object]] = WeakKeyDictionary()
 
 Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
@@ -58,6 +63,44 @@ def stop_requested() -> Iterator[threading.Event]:
         yield stop
 
 
+def shorten_at_stop(connection: Any, shorten: Callable[[Any], object]) -> None:
+    """Call ``shorten(connection)`` before a signal ends the process by an exception, while the connection exists.
+
+    The exception may come in the middle of a frame of the broker. What undoes the unfinished work then waits for a
+    reply that cannot be read any more.
+    """
+    _waits[connection] = shorten
+
+
 def exit_at_once(number: int, _frame: object) -> None:
     """Exit by an exception, so that unfinished work is undone; the exit code is 128 + the signal, as in shells."""
+    _shorten_waits()
     raise SystemExit(128 + number)
+
+
+@contextmanager
+def interrupted_in_time() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt as usual, but also shorten the waits of what undoes unfinished work."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, or somebody else's
+        yield
+        return
+    with handling(_interrupt, signal.SIGINT):
+        yield
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    _shorten_waits()
+    raise KeyboardInterrupt
+
+
+def _shorten_waits() -> None:
+    for connection, shorten in list(_waits.items()):
+        shorten(connection)
+
+
+def stop_behind(error: BaseException) -> BaseException | None:
+    """Return the SystemExit or KeyboardInterrupt during whose cleanup ``error`` was raised, or None."""
+    before: BaseException | None = error
+    while before is not None and not isinstance(before, (SystemExit, KeyboardInterrupt)):
+        before = before.__context__
+    return before

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import kombu
 
 if TYPE_CHECKING:
     from kombu import Connection
+
+
+#: Seconds to wait for a reply of the broker after a signal.
+INTERRUPTED = 10.0
+
+
+def shorten_waits(connection: Connection) -> None:
+    """Limit each further wait for a reply of the broker to `INTERRUPTED` seconds."""
+    transport = getattr(connection._connection, "transport", None)
+    if (sock := getattr(transport, "sock", None)) is not None:
+        with suppress(OSError):  # it is closed
+            sock.settimeout(INTERRUPTED)
 
 
 def another(connection: Connection, **changes: Any) -> Connection:

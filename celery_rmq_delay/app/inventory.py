@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from ..amqp.apply import ready_counts
 from ..amqp.capabilities import capabilities
+from ..amqp.connections import shorten_waits
 from ..amqp.frames import tolerate
 from ..amqp.record import read_record
 from ..exceptions import RmqDelayError, TransportError
+from ..stopping import shorten_at_stop
 from ..topology.transition import Applied, unrecorded
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ def connect(connection: Connection) -> None:
     hosts = len(connection.alt or [""])
     # The stubs want whole seconds, kombu takes any.
     connection.ensure_connection(max_retries=2 * hosts - 1, interval_start=0.1, interval_step=0.1)  # type: ignore[arg-type]
+    shorten_at_stop(connection, shorten_waits)
 
 
 def require_amqp(connection: Connection) -> None:

@@ -20,7 +20,7 @@ from ..app.state import AppState, find_state, state_of
 from ..commands import PLACEHOLDER, command
 from ..exceptions import RmqDelayError, SelectionError, SettingsError
 from ..management.client import URL_VARIABLE
-from ..stopping import exit_at_once, handling
+from ..stopping import exit_at_once, handling, interrupted_in_time, stop_behind
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -38,7 +38,8 @@ class Command(CeleryCommand):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            with interrupted_in_time():
+                return super().invoke(ctx)
         except BrokenPipeError:
             raise  # the process that reads the output has closed the pipe
         except SelectionError as error:
@@ -50,6 +51,8 @@ class Command(CeleryCommand):
         except RmqDelayError as error:
             raise click.ClickException(_without_app(ctx) or _line(error)) from error
         except (AMQPError, KombuError, OSError) as error:
+            if stop := stop_behind(error):
+                raise stop from None
             where = ctx.obj.app.connection_for_read().as_uri()
             raise click.ClickException(f"{where}: {_line(error) or type(error).__name__}") from error
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..stopping import exit_at_once, handling
+from ..stopping import exit_at_once, handling, stop_behind
 from .orders import ORDERS, make_app
 from .screen import NEXT, Screen, summary
 from .stack import BROKER_ERRORS, WorkerError, broker, connected, new_name, refused, removed, worker
@@ -67,6 +67,8 @@ def _run(stack: ExitStack, given: str | None) -> None:
         with worker(app, url, name) as process:
             _show(app, connection, outcomes, process)
     except BROKER_ERRORS as error:
+        if stop := stop_behind(error):
+            raise stop from None
         raise refused(url, error) from error
 
 
