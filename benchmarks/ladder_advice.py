@@ -29,7 +29,7 @@ from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.outages import by_outage
 from celery_rmq_delay.analytics.estimate.search import Limits
 from celery_rmq_delay.analytics.estimate.shares import shares
-from celery_rmq_delay.analytics.figures import FIGURES
+from celery_rmq_delay.history.tables import FIGURES
 
 OPTIONS = Options(bootstrap_rounds=100)
 FAILURES = 2_000

@@ -22,7 +22,7 @@ from benchmarks.ladder_advice import (
 from celery_rmq_delay.analytics.estimate.decision import decide
 from celery_rmq_delay.analytics.estimate.ladders import Today, retry_times
 from celery_rmq_delay.analytics.estimate.shares import shares
-from celery_rmq_delay.analytics.figures import TIMES
+from celery_rmq_delay.history.tables import TIMES
 
 #: Ladders of random histories.
 LADDERS = (TODAY, (10_000, 60_000, 600_000, 3_600_000), (1_000, 10_000, 60_000, 600_000), (30_000, 300_000, 1_800_000))

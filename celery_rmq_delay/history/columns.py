@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-#: ``time`` has microseconds and is in UTC; ``delays`` is a list of 64-bit integers.
-Kind = Literal["text", "time", "int32", "int64", "delays"]
+#: The kinds of columns, here and in `history.tables`. ``time`` has microseconds and is in UTC; ``delays`` is a list of
+#: 64-bit integers, ``names`` one of texts; ``episode`` is the struct `history.tables.EPISODE_SO_FAR`.
+Kind = Literal["text", "time", "int32", "int64", "float64", "flag", "delays", "names", "episode"]
 
 
 @dataclass(frozen=True)

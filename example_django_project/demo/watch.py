@@ -171,10 +171,10 @@ def insights() -> dict[str, int]:
     """Return the counts of the analytics' results, by kind."""
     run = InsightRun.objects.get()
     return {
-        "curves": run.recoverycurves.count(),
-        "tiers": run.tieroutcomes.count(),
-        "incidents": run.incidents.count(),
-        "ladders": run.ladderadvices.count(),
+        "curves": len(run.rows["recovery_curve"]),
+        "tiers": len(run.rows["tier_outcomes"]),
+        "incidents": len(run.rows["incidents"]),
+        "ladders": len(run.rows["ladder_advice"]),
     }
 
 

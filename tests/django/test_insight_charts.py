@@ -14,7 +14,7 @@ from celery_rmq_delay.contrib.django.admin.charts.bursts import MOST_BARS, burst
 from celery_rmq_delay.contrib.django.admin.charts.curves import Retries, curve_chart
 from celery_rmq_delay.contrib.django.admin.error_advice import error_advice, give_up_snippet
 from celery_rmq_delay.contrib.django.admin.ladders import advice, snippet
-from celery_rmq_delay.contrib.django.models import ExceptionAdvice, Incident, InsightHour, LadderAdvice
+from celery_rmq_delay.contrib.django.models import Row
 from celery_rmq_delay.durations import parse_ms
 from tests.support.corpus import corpus
 from tests.support.django.markup import faults
@@ -117,9 +117,9 @@ def test_the_drawing_stays_in_its_box_with_any_figures(points: Any, today: Any, 
 hours = st.dictionaries(st.integers(0, 24 * 90), st.integers(0, 10**9), min_size=1, max_size=60)
 
 
-def hour(number: int, failures: int) -> InsightHour:
+def hour(number: int, failures: int) -> Row:
     at = NOON + timedelta(hours=number)
-    return InsightHour(hour=at, first_attempts=1, failures=failures, recovered=0, exhausted=0)
+    return Row(hour=at, first_attempts=1, failures=failures, recovered=0, exhausted=0)
 
 
 @given(hours)
@@ -132,9 +132,9 @@ def test_no_failure_is_lost_between_hours_and_bars(counts: dict[int, int]) -> No
     assert found[-1].start + length > given_hours[-1].hour
 
 
-def incident(begins: timedelta, lasts: timedelta) -> Incident:
+def incident(begins: timedelta, lasts: timedelta) -> Row:
     at = NOON + begins
-    return Incident(started_at=at, ended_at=at + lasts, peak_per_minute=1, tasks_touched=1, wasted_ms=0)
+    return Row(started_at=at, ended_at=at + lasts, peak_per_minute=1, tasks_touched=1, wasted_ms=0)
 
 
 def test_incidents_are_drawn_behind_their_hours_and_those_of_other_days_are_left_out() -> None:
@@ -185,8 +185,12 @@ def test_partial_shares_are_not_shown_as_none_or_all(part: float | None, want: s
     assert text.share(part).replace("\N{NO-BREAK SPACE}", " ") == want
 
 
-def advised(queue: str, ladder: list[int], **more: Any) -> LadderAdvice:
-    return LadderAdvice(**{"queue": queue, "enough_data": True, "episodes": 500, "advised_ms": ladder, **more})
+def advised(queue: str, ladder: list[int], **more: Any) -> Row:
+    values = {"queue": queue, "task": "", "enough_data": True, "reason": "", "learn": "", "episodes": 500}
+    values |= {"recoveries": 0, "current_ms": [], "advised_ms": ladder, "refused_ms": [], "lost": None, "counted": None}
+    values |= {"current": {}, "advised": {}, "model": "", "by_attempts_high": None}
+    values |= {"backtest_failures": None, "backtest_current": {}, "backtest_advised": {}}
+    return Row(**{**values, **more})
 
 
 def test_the_settings_to_copy_are_python_and_mean_the_advice() -> None:
@@ -249,9 +253,10 @@ def test_a_refused_ladder_is_neither_advised_nor_in_the_settings() -> None:
     assert snippet([row]) == ""
 
 
-def hopeless(task: str, name: str, **more: Any) -> ExceptionAdvice:
+def hopeless(task: str, name: str, **more: Any) -> Row:
     values = {"queue": "q", "task": task, "exception_type": name, "kind": "give_up", "failures": 500, "recovered": 0}
-    return ExceptionAdvice(**{**values, "retries": 7, "wasted_ms": 1_000, "share_low": 0.0, "share_high": 0.01, **more})
+    values |= {"share_low": 0.0, "share_high": 0.01, "longest_s": None, "needless_ms": [], "retries": 7}
+    return Row(**{**values, "wasted_ms": 1_000, **more})
 
 
 def test_the_code_to_give_up_names_each_exception_once_per_task_and_is_python() -> None:

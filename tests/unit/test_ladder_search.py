@@ -16,8 +16,8 @@ from celery_rmq_delay.analytics.estimate.lateness import Lateness
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.search import Search
 from celery_rmq_delay.analytics.estimate.shares import shares
-from celery_rmq_delay.analytics.figures import TIMES
 from celery_rmq_delay.exceptions import SettingsError
+from celery_rmq_delay.history.tables import TIMES
 from tests.support.corpus import corpus
 from tests.support.recoveries import NEVER, TRUTHS, exponential, inspected, intervals, mixed, ms, seen
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..figures import FIGURES
+from ...history.tables import FIGURES
 from .by_attempt import ByAttempt, by_attempt
 from .intervals import Intervals, lacking
 from .ladders import Figures, Today

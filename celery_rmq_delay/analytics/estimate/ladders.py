@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..figures import FIGURES, PERCENTILES
+from ...history.tables import FIGURES, PERCENTILES
 from .by_attempt import ByAttempt, View, by_time
 from .grid import Grid
 from .intervals import Floats, Ints

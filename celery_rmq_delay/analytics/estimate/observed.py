@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..figures import FIGURES, PERCENTILES
+from ...history.tables import FIGURES, PERCENTILES
 from .intervals import Flags, Floats, Ints, draws
 from .ladders import Figures, Summary
 from .options import Options

@@ -18,7 +18,7 @@ from itertools import chain, combinations_with_replacement, compress, islice
 
 import numpy as np
 
-from ..figures import TIMES
+from ...history.tables import TIMES
 from .by_attempt import ByAttempt, View, by_time
 from .intervals import Flags, Floats, Ints
 from .ladders import Figures, Today, ends, expected, retry_times

@@ -14,10 +14,10 @@ from pyspark.sql.types import StructType
 from ...durations import format_ms
 from ...exceptions import AnalyticsError, OutputError
 from ...history.output import Manifest, parse_report, report_of
+from ...history.tables import FIGURES
 from ...tables import table
 from ..days import Days
 from ..estimate.options import Options as Estimate
-from ..figures import FIGURES
 from ..schema import ATTEMPTS, EPISODES
 from ..session import prepare
 from ..storage.files import Storage

@@ -11,13 +11,11 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 from ...events.schema import EXHAUSTED, RECOVERED
+from ...history.tables import FEWER_TIERS, GIVE_UP
 from ..estimate.options import Options
 from ..schema import EXCEPTION_ADVICE
 from .aggregation import counted_intervals, first_runs, has_run, intervals_of, revived, spread
 from .outcomes import wilson
-
-#: Kinds of advice.
-GIVE_UP, FEWER_TIERS = "give_up", "fewer_tiers"
 
 #: Advice needs this many failures, on this many days: a single outage often has a single exception.
 _LEAST_FAILURES, _LEAST_DAYS = 100, 3

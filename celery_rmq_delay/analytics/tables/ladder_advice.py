@@ -9,11 +9,11 @@ import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from ...history.tables import BACKTEST_FIGURES, FIGURES
 from ..estimate.decision import Decision, decide
 from ..estimate.intervals import lacking
 from ..estimate.ladders import Summary
 from ..estimate.options import Options
-from ..figures import BACKTEST_FIGURES, FIGURES
 from ..schema import LADDER_ADVICE
 from .aggregation import EXACT, counted_intervals, intervals_of, late_retries_of, observed_of, revived, spread
 from .today import today_of, todays_ladders

@@ -6,12 +6,13 @@ import pandas as pd
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from ...history.tables import EXCEPTION, TASK
 from ..estimate.options import Options
 from ..estimate.shares import shares
 from ..schema import RECOVERY_CURVE
 from .aggregation import INTERVAL, counted_intervals, intervals_of, spread
 
-_SCOPES = {"task": "task", "exception": "exception_type"}
+_SCOPES = {TASK: "task", EXCEPTION: "exception_type"}
 
 #: Most curves of each scope.
 _MOST = 100

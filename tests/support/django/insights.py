@@ -12,72 +12,13 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from celery_rmq_delay.contrib.django.services.insight_tables import BACKTEST_FIGURES, ENDS, FIGURES
+from celery_rmq_delay.contrib.django.services.insight_tables import TABLES as SHOWN
 from celery_rmq_delay.history.output import CURRENT, MANIFEST, REPORT, RUNS, Current, Manifest, folder_of, manifest_of
+from celery_rmq_delay.history.schema import schema_of
+from celery_rmq_delay.history.tables import BACKTEST_FIGURES, ENDS, FIGURES, TABLES
 
-TEXT, WHOLE, SHORT, NUMBER, FLAG = pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.bool_()
-TIME, DELAYS, NAMES = pa.timestamp("us", "UTC"), pa.list_(pa.int64()), pa.list_(pa.string())
-
-
-def _figures(prefix: str) -> list[tuple[str, Any]]:
-    return [(f"{prefix}{name}{end}", NUMBER) for name in FIGURES for end in ENDS]
-
-
-def _backtest(which: str) -> list[tuple[str, Any]]:
-    return [(f"backtest_{which}_{name}", NUMBER) for name in BACKTEST_FIGURES]
-
-
-#: The columns as the pipeline writes them; a test compares them with the pipeline's schema.
-SCHEMAS = {
-    "tier_outcomes": pa.schema(
-        [
-            ("task", TEXT), ("queue", TEXT), ("exception_type", TEXT), ("tier", SHORT), ("delay_ms", WHOLE),
-            ("parked", WHOLE), ("recovered", WHOLE), ("exhausted", WHOLE), ("rate", NUMBER), ("rate_low", NUMBER),
-            ("rate_high", NUMBER), ("independent", NUMBER), ("wasted_ms", WHOLE),
-        ]
-    ),
-    "recovery_curve": pa.schema(
-        [
-            ("scope", TEXT), ("name", TEXT), ("t_seconds", NUMBER), ("recovered_share", NUMBER),
-            ("share_low", NUMBER), ("share_high", NUMBER), ("episodes", WHOLE), ("censored", WHOLE),
-        ]
-    ),
-    "incidents": pa.schema(
-        [
-            ("started_at", TIME), ("ended_at", TIME), ("queues", NAMES), ("tasks", NAMES), ("exceptions", NAMES),
-            ("peak_per_minute", WHOLE), ("failures", WHOLE), ("excess", WHOLE), ("failure_rate", NUMBER),
-            ("usual_rate", NUMBER), ("tasks_touched", WHOLE), ("recovered_share", NUMBER), ("wasted_ms", WHOLE),
-        ]
-    ),
-    "ladder_advice": pa.schema(
-        [
-            ("queue", TEXT), ("task", TEXT), ("enough_data", FLAG), ("reason", TEXT), ("learn", TEXT),
-            ("episodes", WHOLE), ("recoveries", WHOLE), ("current_ms", DELAYS), ("advised_ms", DELAYS),
-            ("refused_ms", DELAYS), ("lost", WHOLE), ("counted", WHOLE), *_figures("current_"), *_figures("advised_"),
-            ("model", TEXT), ("by_attempts_low", NUMBER), ("by_attempts_high", NUMBER),
-            ("backtest_failures", WHOLE), *_backtest("current"), *_backtest("advised"),
-        ]
-    ),
-    "exception_advice": pa.schema(
-        [
-            ("queue", TEXT), ("task", TEXT), ("exception_type", TEXT), ("kind", TEXT), ("failures", WHOLE),
-            ("recovered", WHOLE), ("share_low", NUMBER), ("share_high", NUMBER), ("longest_s", NUMBER),
-            ("needless_ms", DELAYS), ("retries", WHOLE), ("wasted_ms", WHOLE),
-        ]
-    ),
-    "what_if": pa.schema(
-        [
-            ("queue", TEXT), ("ladder_ms", DELAYS), ("enough_data", FLAG), ("reason", TEXT), ("episodes", WHOLE),
-            *_figures(""),
-        ]
-    ),
-    "hourly": pa.schema(
-        [
-            ("hour", TIME), ("queue", TEXT), ("task", TEXT), ("first_attempts", WHOLE), ("failures", WHOLE),
-            ("parked", WHOLE), ("recovered", WHOLE), ("exhausted", WHOLE),
-        ]
-    ),
-}  # fmt: skip
+#: The columns as the pipeline writes them.
+SCHEMAS = {table: schema_of(columns) for table, columns in TABLES.items() if table in SHOWN}
 
 #: Task, queue, error, how many failed, seconds that the short and the long failures of it last, share of the long ones.
 TASKS = (

@@ -11,7 +11,8 @@ from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from ..models import ExceptionAdvice
+from ....history.tables import GIVE_UP
+from ..models import Row
 from ..queries import grouped, plural
 from . import text
 from .ladders import failures, literal
@@ -32,14 +33,14 @@ class ErrorAdvice:
     to_do: SafeString
 
 
-def error_advice(row: ExceptionAdvice) -> ErrorAdvice:
+def error_advice(row: Row) -> ErrorAdvice:
     """Return an advice as the page shows it."""
     described = _give_up if _gives_up(row) else _fewer_tiers
     names = text.dotted(row.exception_type, 120), text.dotted(row.task, 120), text.hostile(row.queue, 120)
     return ErrorAdvice(*names, *described(row))
 
 
-def give_up_snippet(rows: Iterable[ExceptionAdvice]) -> str:
+def give_up_snippet(rows: Iterable[Row]) -> str:
     """Return the code with which tasks give up on exceptions; empty if there is nothing to change."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:
@@ -51,8 +52,8 @@ def give_up_snippet(rows: Iterable[ExceptionAdvice]) -> str:
     return "\n".join(lines)
 
 
-def _gives_up(row: ExceptionAdvice) -> bool:
-    return row.kind == ExceptionAdvice.Kind.GIVE_UP
+def _gives_up(row: Row) -> bool:
+    return bool(row.kind == GIVE_UP)
 
 
 def _is_class(name: str) -> bool:
@@ -60,7 +61,7 @@ def _is_class(name: str) -> bool:
     return name.isascii() and all(part.isidentifier() and not iskeyword(part) for part in name.split("."))
 
 
-def _give_up(row: ExceptionAdvice) -> tuple[str, str, SafeString]:
+def _give_up(row: Row) -> tuple[str, str, SafeString]:
     most, retries, longest = row.share_high, row.retries or 0, text.rough(row.longest_s)
     return (
         f"never recovered in {failures(row.failures)}; the last attempt came {longest} after the first",
@@ -75,7 +76,7 @@ def _give_up(row: ExceptionAdvice) -> tuple[str, str, SafeString]:
     )
 
 
-def _fewer_tiers(row: ExceptionAdvice) -> tuple[str, str, SafeString]:
+def _fewer_tiers(row: Row) -> tuple[str, str, SafeString]:
     least, needless = row.share_low, row.needless_ms
     return (
         f"always recovered within {text.rough(row.longest_s)}, in {failures(row.failures)}",

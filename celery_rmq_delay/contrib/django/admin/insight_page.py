@@ -17,7 +17,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 
-from ..models import Incident, InsightRun, LadderAdvice, RecoveryCurve, TierOutcome
+from ....history.tables import EXCEPTION, TASK
+from ..models import InsightRun, Row
 from ..queries import grouped, plural
 from ..services.insight_runs import history_url
 from . import text
@@ -47,12 +48,12 @@ class InsightRunAdmin(FactsAdmin):
         return TemplateResponse(request, "admin/rmq_delay/insights.html", context)
 
     def _shown(self, request: HttpRequest, run: InsightRun) -> dict[str, Any]:
-        ladders = list(run.ladderadvices.all())
-        outcomes = list(run.tieroutcomes.all())
-        incidents = list(run.incidents.all())
-        curves = list(run.recoverycurves.defer("points"))
+        ladders = run.rows_of("ladder_advice")
+        outcomes = run.rows_of("tier_outcomes")
+        incidents = run.rows_of("incidents")
+        curves = run.rows_of("recovery_curve")
         curve = _chosen(request, curves)
-        exceptions = list(run.exceptionadvices.all())
+        exceptions = run.rows_of("exception_advice")
         return {
             "notes": _notes(run),
             "run_text": _run_text(run),
@@ -65,12 +66,12 @@ class InsightRunAdmin(FactsAdmin):
             "snippet": snippet(ladders),
             "error_advice": [error_advice(row) for row in exceptions],
             "give_up_snippet": give_up_snippet(exceptions),
-            "what_if": what_if(run.whatifs.all()),
+            "what_if": what_if(run.rows_of("what_if")),
             "outcomes": [Outcome(row) for row in outcomes],
             "incidents": list(_incidents(incidents[:LISTED])),
             "listed": min(LISTED, len(incidents)),
             "more_incidents": len(incidents) > LISTED,
-            "bursts": bursts_chart(list(run.insighthours.all()), incidents),
+            "bursts": bursts_chart(run.rows_of("hourly"), incidents),
             "left_out": run.left_out,
         }
 
@@ -127,9 +128,9 @@ def _run_text(run: InsightRun) -> str:
     )
 
 
-def _chosen(request: HttpRequest, curves: Sequence[RecoveryCurve]) -> RecoveryCurve | None:
+def _chosen(request: HttpRequest, curves: Sequence[Row]) -> Row | None:
     """Return the curve that the query string names; by default the first, of the task that failed most."""
-    for scope in RecoveryCurve.Scope.values:
+    for scope in (TASK, EXCEPTION):
         name = request.GET.get(scope)
         for curve in curves:
             if (curve.scope, curve.name) == (scope, name):
@@ -137,17 +138,17 @@ def _chosen(request: HttpRequest, curves: Sequence[RecoveryCurve]) -> RecoveryCu
     return next(iter(curves), None)
 
 
-def _curve_text(curve: RecoveryCurve) -> str:
+def _curve_text(curve: Row) -> str:
     censored = grouped(curve.censored)
     return f"{grouped(curve.episodes)} failures that were retried; the end of {censored} was not observed."
 
 
-def _choices(curves: Sequence[RecoveryCurve], chosen: RecoveryCurve | None) -> Iterator[tuple[str, list[Any]]]:
+def _choices(curves: Sequence[Row], chosen: Row | None) -> Iterator[tuple[str, list[Any]]]:
     """Yield the links to the curves, by scope."""
-    for scope, title in ((RecoveryCurve.Scope.TASK, "Tasks"), (RecoveryCurve.Scope.ERROR, "Errors")):
+    for scope, title in ((TASK, "Tasks"), (EXCEPTION, "Errors")):
         links = [
             {
-                "query": f"?{urlencode({scope.value: curve.name})}",
+                "query": f"?{urlencode({scope: curve.name})}",
                 "name": text.dotted(curve.name, 120),
                 "episodes": grouped(curve.episodes),
                 "here": curve is chosen,
@@ -159,9 +160,9 @@ def _choices(curves: Sequence[RecoveryCurve], chosen: RecoveryCurve | None) -> I
             yield title, links
 
 
-def _retries(curve: RecoveryCurve, outcomes: Sequence[TierOutcome], ladders: Sequence[LadderAdvice]) -> list[Retries]:
+def _retries(curve: Row, outcomes: Sequence[Row], ladders: Sequence[Row]) -> list[Retries]:
     """Return the ladders to draw on a curve: those of the queue with most of its parked attempts."""
-    of_task = curve.scope == RecoveryCurve.Scope.TASK
+    of_task = curve.scope == TASK
     queues: Counter[str] = Counter()
     for outcome in outcomes:
         if curve.name == (outcome.task if of_task else outcome.exception_type):
@@ -178,7 +179,7 @@ def _retries(curve: RecoveryCurve, outcomes: Sequence[TierOutcome], ladders: Seq
     return [each for each in found if each.delays_ms]
 
 
-def _incidents(incidents: Sequence[Incident]) -> Iterator[dict[str, Any]]:
+def _incidents(incidents: Sequence[Row]) -> Iterator[dict[str, Any]]:
     for each in incidents:
         lasted = (each.ended_at - each.started_at).total_seconds()
         yield {

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from django.utils.text import capfirst
 
 from ....durations import format_ms
-from ..models import LadderAdvice, WhatIf
+from ....history.tables import BACKTEST_FIGURES
+from ..models import Row
 from ..queries import grouped, plural
 from . import text
 
@@ -32,7 +33,6 @@ _FORMS: Mapping[str, tuple[str, Callable[[float | None], str]]] = {
     "p99_s": ("99\N{NO-BREAK SPACE}% within", text.rough),
     "exhausted": ("Exhausted", text.share),
 }
-_OF_BACKTEST = ("recovery", "attempts", "mean_s", "p95_s", "exhausted")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Advice:
     learn: str
 
 
-def advice(row: LadderAdvice) -> Advice:
+def advice(row: Row) -> Advice:
     """Return an advice as the page shows it."""
     name = f"{row.queue} {row.task}".strip()
     rows = [LadderRow("Today", text.ladder(row.current_ms), cells(row.current), _origin(row.counted))]
@@ -111,7 +111,7 @@ def advice(row: LadderAdvice) -> Advice:
     )
 
 
-def what_if(rows: Iterable[WhatIf]) -> LadderTable | None:
+def what_if(rows: Iterable[Row]) -> LadderTable | None:
     """Return the figures of the ladders that a user specified; None if there are none."""
     found = [
         LadderRow(
@@ -136,7 +136,7 @@ def failures(count: int) -> str:
     return f"{grouped(count)} {plural(count, 'failure', 'failures')}"
 
 
-def _assumption(row: LadderAdvice) -> str:
+def _assumption(row: Row) -> str:
     """Return what decides when a task recovers, as far as the history shows; empty if there is no estimate."""
     if row.by_attempts_high is None:
         return ""
@@ -158,7 +158,7 @@ def _assumption(row: LadderAdvice) -> str:
     )
 
 
-def _lost(row: LadderAdvice) -> str:
+def _lost(row: Row) -> str:
     if not row.lost:
         return ""
     return f"The advised ladder may lose {grouped(row.lost)} of the {grouped(row.recoveries)} counted recoveries."
@@ -169,14 +169,14 @@ def _tried(failures: int) -> str:
     return f"Backtest: on the last {last}, which the advice does not know:"
 
 
-def _backtest(row: LadderAdvice, name: str) -> LadderTable:
+def _backtest(row: Row, name: str) -> LadderTable:
     tried = ("Advised", row.advised_ms) if row.advised_ms else ("Not advised", row.refused_ms)
     pairs = (("Today", row.current_ms, row.backtest_current), (*tried, row.backtest_advised))
-    rows = [LadderRow(label, text.ladder(ladder), cells(figures, _OF_BACKTEST)) for label, ladder, figures in pairs]
-    return LadderTable(f"Backtest: {name}", heads(_OF_BACKTEST), rows)
+    rows = [LadderRow(label, text.ladder(ladder), cells(figures, BACKTEST_FIGURES)) for label, ladder, figures in pairs]
+    return LadderTable(f"Backtest: {name}", heads(BACKTEST_FIGURES), rows)
 
 
-def _verdict(row: LadderAdvice | WhatIf) -> str:
+def _verdict(row: Row) -> str:
     reason = text.plain(row.reason, 300)
     return reason or ("" if row.enough_data else "not enough data")
 
@@ -196,12 +196,12 @@ def cells(figures: Mapping[str, Figure], names: Iterable[str] = tuple(_FORMS)) -
     return found
 
 
-def differs(row: LadderAdvice) -> bool:
+def differs(row: Row) -> bool:
     """Return whether the advised ladder differs from today's."""
     return row.enough_data and bool(row.advised_ms) and row.advised_ms != row.current_ms
 
 
-def snippet(rows: Iterable[LadderAdvice]) -> str:
+def snippet(rows: Iterable[Row]) -> str:
     """Return the settings for the advised ladders; empty if there is nothing to change."""
     rows = list(rows)
     whole = {row.queue: row for row in rows if not row.task}
@@ -217,7 +217,7 @@ def snippet(rows: Iterable[LadderAdvice]) -> str:
     return "\n".join(lines)
 
 
-def _follows(row: LadderAdvice, queue: LadderAdvice | None) -> bool:
+def _follows(row: Row, queue: Row | None) -> bool:
     """Return whether the advised ladder of the queue is also the task's: the task then needs no setting."""
     return (
         queue is not None
@@ -230,7 +230,7 @@ def _follows(row: LadderAdvice, queue: LadderAdvice | None) -> bool:
     )
 
 
-def _tiers(row: LadderAdvice) -> str:
+def _tiers(row: Row) -> str:
     return json.dumps([format_ms(delay) for delay in row.advised_ms])
 
 

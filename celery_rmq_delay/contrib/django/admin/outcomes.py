@@ -8,7 +8,7 @@ from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from ..models import TierOutcome
+from ..models import Row
 from ..queries import grouped
 from . import text
 
@@ -37,7 +37,7 @@ def wilson(good: int, of: int, independent: float | None = None) -> tuple[float,
 class Outcome:
     """A row of the table of tiers."""
 
-    def __init__(self, row: TierOutcome) -> None:
+    def __init__(self, row: Row) -> None:
         self.row = row
         self.queue = text.hostile(row.queue, 120)
         self.task = text.dotted(row.task, 120)

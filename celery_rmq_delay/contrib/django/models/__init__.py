@@ -3,16 +3,7 @@
 from .audit import Operation, OperationItem, OperatorStatus
 from .collectors import CollectorStatus, UnreadableMessage
 from .failures import CountedRollup, FailureGroup, LookupValue, Tally
-from .insights import (
-    ExceptionAdvice,
-    Incident,
-    InsightHour,
-    InsightRun,
-    LadderAdvice,
-    RecoveryCurve,
-    TierOutcome,
-    WhatIf,
-)
+from .insights import InsightRun, Row
 from .tasks import Attempt, CollectedMessage, ExhaustedTask, ParkedTask, Payload, TaskRecord, TaskState
 
 __all__ = [
@@ -20,24 +11,18 @@ __all__ = [
     "CollectedMessage",
     "CollectorStatus",
     "CountedRollup",
-    "ExceptionAdvice",
     "ExhaustedTask",
     "FailureGroup",
-    "Incident",
-    "InsightHour",
     "InsightRun",
-    "LadderAdvice",
     "LookupValue",
     "Operation",
     "OperationItem",
     "OperatorStatus",
     "ParkedTask",
     "Payload",
-    "RecoveryCurve",
+    "Row",
     "Tally",
     "TaskRecord",
     "TaskState",
-    "TierOutcome",
     "UnreadableMessage",
-    "WhatIf",
 ]

@@ -9,7 +9,6 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING
 
 from django.db import router, transaction
 from django.utils import timezone
@@ -18,14 +17,9 @@ from ....exceptions import OutputError
 from ....history.url import shown, without_secrets
 from ....redaction import Redaction
 from ..conf import SETTING, conf
-from ..models import (
-    InsightRun,
-)
+from ..models import InsightRun
 from .insight_rows import read_rows
 from .insight_tables import open_output
-
-if TYPE_CHECKING:
-    pass
 
 #: Lines of a failed run that its error repeats.
 _TAIL = 20
@@ -131,14 +125,10 @@ def load(output: str, *, source: str = "") -> InsightRun:
         report=report,
         loaded_at=timezone.now(),
         left_out=found.left_out,
+        rows=found.by_table,
     )
     using = router.db_for_write(InsightRun)
     with transaction.atomic(using=using):
         InsightRun.objects.using(using).all().delete()
         run.save(using=using)
-        for rows in found.by_model:
-            for position, row in enumerate(rows):
-                row.run, row.position = run, position
-            if rows:
-                type(rows[0])._default_manager.using(using).bulk_create(rows, batch_size=200)
     return run

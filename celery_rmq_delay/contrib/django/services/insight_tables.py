@@ -2,71 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ....exceptions import OutputError
+from ....history import tables
+from ....history.columns import Kind
 from ....history.output import Tables, arrow, open_tables
 from ....history.url import shown, without_secrets
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Kind = Literal["text", "whole", "number", "flag", "time", "delays", "names"]
-
-#: The figures of a ladder, each with its interval in ``_low`` and ``_high``.
-FIGURES = ("recovery", "attempts", "mean_s", "p25_s", "median_s", "p75_s", "p95_s", "p99_s", "exhausted")
-ENDS = ("", "_low", "_high")
-#: The figures of a ladder in its backtest, without intervals.
-BACKTEST_FIGURES = ("recovery", "attempts", "mean_s", "p95_s", "exhausted")
-
-
-def _figures(prefix: str) -> dict[str, Kind]:
-    return {f"{prefix}{name}{end}": "number" for name in FIGURES for end in ENDS}
-
-
-#: The tables that the page shows, and the columns that it needs.
+#: The tables that the page shows, each with the columns that the page does not need.
+_SHOWN: Mapping[str, Sequence[str]] = {
+    "recovery_curve": (),
+    "tier_outcomes": ("rate", "rate_low", "rate_high"),
+    "incidents": ("failures",),
+    "ladder_advice": ("by_attempts_low",),
+    "exception_advice": (),
+    "what_if": (),
+    "hourly": ("queue", "task", "parked"),
+}
+#: The columns that the page needs, by table.
 TABLES: Mapping[str, Mapping[str, Kind]] = {
-    "recovery_curve": {
-        "scope": "text", "name": "text", "t_seconds": "number", "recovered_share": "number", "share_low": "number",
-        "share_high": "number", "episodes": "whole", "censored": "whole",
-    },
-    "tier_outcomes": {
-        "task": "text", "queue": "text", "exception_type": "text", "tier": "whole", "delay_ms": "whole",
-        "parked": "whole", "recovered": "whole", "exhausted": "whole", "independent": "number", "wasted_ms": "whole",
-    },
-    "incidents": {
-        "started_at": "time", "ended_at": "time", "queues": "names", "tasks": "names", "exceptions": "names",
-        "peak_per_minute": "whole", "excess": "whole", "failure_rate": "number", "usual_rate": "number",
-        "tasks_touched": "whole", "recovered_share": "number", "wasted_ms": "whole",
-    },
-    "ladder_advice": {
-        "queue": "text", "task": "text", "enough_data": "flag", "reason": "text", "learn": "text", "episodes": "whole",
-        "recoveries": "whole", "current_ms": "delays", "advised_ms": "delays", "refused_ms": "delays", "lost": "whole",
-        "counted": "whole", **_figures("current_"), **_figures("advised_"), "model": "text",
-        "by_attempts_high": "number", "backtest_failures": "whole",
-        **{f"backtest_{which}_{name}": "number" for which in ("current", "advised") for name in BACKTEST_FIGURES},
-    },
-    "exception_advice": {
-        "queue": "text", "task": "text", "exception_type": "text", "kind": "text", "failures": "whole",
-        "recovered": "whole", "share_low": "number", "share_high": "number", "longest_s": "number",
-        "needless_ms": "delays", "retries": "whole", "wasted_ms": "whole",
-    },
-    "what_if": {
-        "queue": "text", "ladder_ms": "delays", "enough_data": "flag", "reason": "text", "episodes": "whole",
-        **_figures(""),
-    },
-    "hourly": {
-        "hour": "time", "first_attempts": "whole", "failures": "whole", "recovered": "whole", "exhausted": "whole",
-    },
-}  # fmt: skip
+    table: {name: kind for name, kind in tables.TABLES[table].items() if name not in unused}
+    for table, unused in _SHOWN.items()
+}
 
 _IN_WORDS: Mapping[Kind, str] = {
     "text": "text",
-    "whole": "a whole number",
-    "number": "a number",
+    "int32": "a whole number",
+    "int64": "a whole number",
+    "float64": "a number",
     "flag": "true or false",
     "time": "a timestamp",
     "delays": "a list of whole numbers",
@@ -96,7 +66,9 @@ class Output:
         """Return a table's rows of some days, in the columns of `TABLES`. Raises `OutputError`."""
         import pyarrow
 
-        schema = _schema(TABLES[table])
+        from ....history.schema import schema_of
+
+        schema = schema_of(TABLES[table])
         try:
             paths = [path for day in days for path in self._files(table, day)]
         except (pyarrow.ArrowException, OSError) as error:
@@ -160,21 +132,6 @@ def _not_opened(url: str, error: Exception) -> OutputError:
     return OutputError(f"The output {shown(url)} cannot be opened: {text}. Check address and credentials.")
 
 
-def _schema(columns: Mapping[str, Kind]) -> pa.Schema:
-    import pyarrow as pa
-
-    types: dict[Kind, Any] = {
-        "text": pa.string(),
-        "whole": pa.int64(),
-        "number": pa.float64(),
-        "flag": pa.bool_(),
-        "time": pa.timestamp("us", "UTC"),
-        "delays": pa.list_(pa.int64()),
-        "names": pa.list_(pa.string()),
-    }
-    return pa.schema([(name, types[kind]) for name, kind in columns.items()])
-
-
 def _check(table: str, path: str, schema: pa.Schema) -> None:
     """Raise `OutputError` where a file lacks a column, or has one of a wrong type."""
     for name, kind in TABLES[table].items():
@@ -200,8 +157,9 @@ def _fits(kind: Kind, found: pa.DataType) -> bool:
         return bool((types.is_list(found) or types.is_large_list(found)) and fits(found.value_type))
     tests: dict[Kind, Callable[[pa.DataType], bool]] = {
         "text": is_text,
-        "whole": types.is_integer,
-        "number": lambda each: types.is_floating(each) or types.is_integer(each),
+        "int32": types.is_integer,
+        "int64": types.is_integer,
+        "float64": lambda each: types.is_floating(each) or types.is_integer(each),
         "flag": types.is_boolean,
         "time": types.is_timestamp,
     }

@@ -9,7 +9,7 @@ from datetime import datetime, time, timedelta
 from django.utils import timezone
 from django.utils.html import format_html_join
 
-from ...models import Incident, InsightHour
+from ...models import Row
 from ...queries import grouped
 from .drawing import HEIGHT, WIDTH, Bar, Chart, Key, Line, Mark, Table, high, level, rectangles, round_up
 from .hours import local
@@ -44,7 +44,7 @@ class _Band:
     ended: datetime
 
 
-def slots(hours: Sequence[InsightHour]) -> tuple[list[Slot], timedelta]:
+def slots(hours: Sequence[Row]) -> tuple[list[Slot], timedelta]:
     """Return slots of equal length from the first hour to the last, empty ones included, and that length."""
     if not hours:
         return [], timedelta(hours=1)
@@ -60,7 +60,7 @@ def slots(hours: Sequence[InsightHour]) -> tuple[list[Slot], timedelta]:
     return found, length
 
 
-def bursts_chart(hours: Sequence[InsightHour], incidents: Sequence[Incident]) -> Chart | None:
+def bursts_chart(hours: Sequence[Row], incidents: Sequence[Row]) -> Chart | None:
     """Return the chart of failures over time, with incidents behind the bars; None if there are no hours."""
     found, length = slots(hours)
     if not found:
@@ -95,7 +95,7 @@ def _bars(found: Sequence[Slot], top: int) -> Iterator[Bar]:
         yield Bar(x, round(HEIGHT - tall, 2), round(step * 0.8, 2), round(tall, 2), "parked", title)
 
 
-def _incidents(incidents: Sequence[Incident], found: Sequence[Slot], length: timedelta) -> Iterator[Bar]:
+def _incidents(incidents: Sequence[Row], found: Sequence[Slot], length: timedelta) -> Iterator[Bar]:
     """Yield the incidents behind the bars, each at least as wide as a bar; those that touch are merged."""
     first, whole = found[0].start, len(found) * length
     bands: list[_Band] = []
