@@ -18,7 +18,8 @@ INTERRUPTED = 10.0
 
 def shorten_waits(connection: Connection) -> None:
     """Limit each further wait for a reply of the broker to `INTERRUPTED` seconds."""
-    transport = getattr(connection._connection, "transport", None)
+    opened: Any = connection  # the stubs lack what does not connect again
+    transport = getattr(opened._connection, "transport", None)
     if (sock := getattr(transport, "sock", None)) is not None:
         with suppress(OSError):  # it is closed
             sock.settimeout(INTERRUPTED)
