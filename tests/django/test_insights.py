@@ -534,7 +534,7 @@ def test_times_and_numbers_of_other_writers_are_understood(sqlite: Any, output: 
     assert newest.recovered_share is None
 
 
-@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 1e300])
+@corpus("value", [None, float("nan"), float("inf"), 1e300])
 def test_a_column_may_be_null_and_a_number_without_meaning(database: Any, tmp_path: Path, value: float | None) -> None:
     names = {"scope": "task", "kind": "give_up"}
     for table, schema in insights.SCHEMAS.items():
@@ -547,7 +547,7 @@ def test_a_column_may_be_null_and_a_number_without_meaning(database: Any, tmp_pa
         **dict.fromkeys(TABLES, 2), "recovery_curve": 1, "tier_outcomes": 1, "hourly": 1,
     }  # fmt: skip
     json.dumps(run.rows, allow_nan=False)
-    shown()
+    shown(f"?{value}")
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

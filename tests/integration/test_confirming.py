@@ -170,20 +170,6 @@ def test_copies_left_unconfirmed_by_a_lost_connection_are_published_again(
     assert lab.channel.basic_get(queue) is None
 
 
-def test_a_copy_published_without_a_connection_waits_for_one(
-    lab: Lab, proxy: Proxy, make_copies: Callable[..., Copies]
-) -> None:
-    queue, copies = lab.queue(), make_copies(through(proxy, lab))
-    proxy.cut()
-    copies.run(lambda: copies.connection._link is None)
-    copies.publish("later", queue)
-    assert copies.connection.waiting == 1
-    copies.run(lambda: copies.answers == {"later": None})
-
-    assert contents(lab.get(queue, ack=True)) == b"later"
-    assert lab.channel.basic_get(queue) is None
-
-
 @pytest.mark.slow
 def test_a_connection_on_which_the_broker_is_silent_is_opened_again(
     lab: Lab, proxy: Proxy, make_copies: Callable[..., Copies]

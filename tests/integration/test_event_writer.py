@@ -99,6 +99,7 @@ def test_a_close_waits_until_the_broker_has_everything(make_pipe: Callable[..., 
     assert pipe.count == 900
 
 
+@pytest.mark.slow
 def test_a_close_logs_the_number_of_unconfirmed_events(
     make_pipe: Callable[..., Pipe], own_broker: PrivateBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_deleted_queue_is_declared_again(make_pipe: Callable[..., Pipe]) -> No
     assert pipe.lab.get(pipe.queue, ack=True).body == "2"
 
 
+@pytest.mark.slow
 def test_events_without_a_connection_are_written_after_the_reconnect(make_pipe: Callable[..., Pipe]) -> None:
     pipe = make_pipe()
     pipe.link.sock.shutdown(2)

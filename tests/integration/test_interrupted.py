@@ -16,6 +16,7 @@ from celery_rmq_delay.amqp.scan import scanning
 from celery_rmq_delay.app.inventory import connect
 from celery_rmq_delay.stopping import exit_at_once, handling, interrupted_in_time, stop_behind
 from tests.support.brokers.lab import Lab
+from tests.support.corpus import corpus
 from tests.support.waiting import BUSY
 
 
@@ -34,11 +35,7 @@ def interrupt_next_frame(connection: kombu.Connection) -> None:
     transport._read = read_header
 
 
-@pytest.mark.parametrize(
-    ("handler", "stop"),
-    [(handling(exit_at_once), SystemExit), (interrupted_in_time(), KeyboardInterrupt)],
-    ids=["exit at once", "Ctrl-C"],
-)
+@corpus("handler, stop", [(handling(exit_at_once), SystemExit), (interrupted_in_time(), KeyboardInterrupt)])
 def test_a_scan_that_is_interrupted_in_the_middle_of_a_frame_ends(
     classic_lab: Lab, monkeypatch: pytest.MonkeyPatch, handler: AbstractContextManager[None], stop: type[BaseException]
 ) -> None:

@@ -169,6 +169,7 @@ def test_a_close_in_an_alarm_takes_about_a_second(
         in_time(user.close)
 
 
+@pytest.mark.slow
 def test_nothing_waits_for_a_peer_that_is_cut_off(
     classic_lab: Lab, proxy: Proxy, connect: Callable[[str, str], Any]
 ) -> None:
@@ -177,15 +178,6 @@ def test_nothing_waits_for_a_peer_that_is_cut_off(
     for _ in range(PIECES):
         in_time(lambda: user.send(PIECE))
         in_time(user.turn)
-    in_time(user.close)
-
-
-def test_a_close_without_a_reply_takes_about_a_second(
-    classic_lab: Lab, proxy: Proxy, connect: Callable[[str, str], Any]
-) -> None:
-    user = connect(elsewhere(classic_lab.url, proxy.port), classic_lab.queue())
-    proxy.swallow()
-    user.send(b"unanswered")
     in_time(user.close)
 
 
