@@ -190,11 +190,11 @@ class ConfirmingConnection:
         """Read received frames, and write waiting copies if possible."""
 
         def act() -> None:
-            link.turn()
-            self._publisher.flush()
+            if link is self._link:  # without a hub another thread may have lost it meanwhile
+                link.turn()
+                self._publisher.flush()
 
-        if link is self._link:
-            self._safely(act)
+        self._safely(act)
 
     def _watch(self, link: _Link) -> None:
         link.is_watched = False
