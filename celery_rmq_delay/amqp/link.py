@@ -27,8 +27,8 @@ from .connections import keeps_waiting
 
 #: Bytes per send call, and per read of `Link.receive`.
 CHUNK = 64 * 1024
-#: Errors of a socket on which nothing can be read or written now; py-amqp raises TimeoutError for them.
-WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError, TimeoutError)
+#: Errors of a socket on which nothing can be read now. Not TimeoutError: the kernel gave the connection up then.
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class State(Enum):
@@ -150,7 +150,7 @@ class Link:
         """Return received bytes, past py-amqp; None where there are none. Raises OSError where the peer has closed."""
         try:
             data: bytes = self.sock.recv(CHUNK)
-        except WOULD_BLOCK:
+        except _WOULD_BLOCK:
             return None
         if not data:
             raise ConnectionResetError("the broker closed it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,6 +14,7 @@ from celery_rmq_delay.operations import adoption
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.movers import Movers
+from tests.support.brokers.proxy import Proxy
 from tests.support.django.databases import Database
 from tests.support.waiting import BUSY
 
@@ -32,6 +34,13 @@ def classic_lab(rmq_broker: Any) -> Iterator[Lab]:
     lab = Lab(rmq_broker.url, "classic")
     yield lab
     lab.close()
+
+
+@pytest.fixture
+def proxy(rmq_broker: Any) -> Iterator[Proxy]:
+    """A proxy before the broker of the labs."""
+    with Proxy(urlsplit(rmq_broker.url).port or 5672) as proxy:
+        yield proxy
 
 
 @pytest.fixture

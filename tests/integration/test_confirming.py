@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import amqp
 import kombu
@@ -88,12 +87,6 @@ def make_copies(lab: Lab) -> Iterator[Callable[..., Copies]]:
     yield make
     for copies in made:
         copies.close()
-
-
-@pytest.fixture
-def proxy(lab: Lab) -> Iterator[Proxy]:
-    with Proxy(urlsplit(lab.url).port or 5672) as proxy:
-        yield proxy
 
 
 def through(proxy: Proxy, lab: Lab) -> str:

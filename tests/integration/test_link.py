@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import amqp
 import kombu
@@ -107,12 +106,6 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str], Any
     yield connect
     for user in users:
         user.close()
-
-
-@pytest.fixture
-def proxy(classic_lab: Lab) -> Iterator[Proxy]:
-    with Proxy(urlsplit(classic_lab.url).port or 5672) as proxy:
-        yield proxy
 
 
 def arrived(lab: Lab, queue: str, user: Any) -> int:
