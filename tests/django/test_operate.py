@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -201,9 +202,8 @@ def test_an_action_on_tasks_that_are_not_there_ends_with_1(
     assert not Operation.objects.exists()
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
+def test_options_of_an_action_are_refused_without_one() -> None:
+    options = (
         ("--queue", "mails"),
         ("--task", "mail.send"),
         ("--error", "Refused"),
@@ -215,15 +215,13 @@ def test_an_action_on_tasks_that_are_not_there_ends_with_1(
         ("--at", f"{DAY}T03:00"),
         ("--in", "1h"),
         ("--dry-run",),
-    ],
-)
-@pytest.mark.parametrize("runner", [("--once",), ("--operation", "1")])
-def test_options_of_an_action_are_refused_without_one(given: tuple[str, ...], runner: tuple[str, ...]) -> None:
+    )
     operation = waiting(not_before=timezone.now())
-    with pytest.raises(CommandError, match=f"{given[0]} cannot be used without an action: write requeue, discard,"):
-        manage("operate", *given, *runner)
-    with pytest.raises(CommandError, match=f"{runner[0]} cannot be used with an action"):
-        manage("operate", "requeue", *given, *runner)
+    for given, runner in product(options, (("--once",), ("--operation", "1"))):
+        with pytest.raises(CommandError, match=f"{given[0]} cannot be used without an action: write requeue, discard,"):
+            manage("operate", *given, *runner)
+        with pytest.raises(CommandError, match=f"{runner[0]} cannot be used with an action"):
+            manage("operate", "requeue", *given, *runner)
     operation.refresh_from_db()
     assert operation.state == State.PENDING
     assert Operation.objects.count() == 1

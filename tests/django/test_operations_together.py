@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.models import Operation, OperationItem, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations.requests import freeze, run
 from celery_rmq_delay.contrib.django.services.prune import prune
-from tests.support.waiting import BUSY
+from tests.support.waiting import BUSY, wait_for
 
 pytestmark = pytest.mark.usefixtures("postgres", "shop")
 
@@ -65,14 +67,70 @@ def test_users_who_freeze_and_run_operations_on_the_same_tasks_do_not_block_each
     assert TaskRecord.objects.filter(state=TaskState.DISCARDED).count() == changes[0] - changes[1]
 
 
+@contextmanager
+def pruned(at: int) -> Iterator[list[str]]:
+    """Prune between two statements of the body, before number ``at``; yield the statements."""
+    pruning = threading.Thread(target=prune_and_close)
+    seen: list[str] = []
+
+    def execute(statement: Callable[..., Any], sql: str, *others: Any) -> Any:
+        if len(seen) == at:
+            pruning.start()
+            pruning.join(BUSY)
+        seen.append(sql)
+        return statement(sql, *others)
+
+    with connection.execute_wrapper(execute):
+        yield seen
+
+
+def prune_and_close() -> None:
+    try:
+        prune(batch=5)
+    finally:
+        connections.close_all()
+
+
 def test_an_operation_on_tasks_that_are_pruned_in_the_meantime_has_the_others() -> None:
-    add(range(0, 4_000, 10))
-    add((number for number in range(4_000) if number % 10), days=400)
-    pruning = threading.Thread(target=lambda: (prune(batch=5), connections.close_all()), daemon=True)
+    sizes = set()
+    for at in count():
+        TaskRecord.objects.all().delete()
+        add(range(0, 20, 2))
+        add(range(1, 20, 2), days=400)
+        with pruned(at) as statements:
+            made = freeze(Kind.DISCARD, TaskRecord.objects.order_by("task_id"), actor=Actor(None, "bob"))
+        if len(statements) <= at:
+            break
+        assert made.requested == made.items.filter(record__isnull=False).count() == TaskRecord.objects.count()
+        sizes.add(made.requested)
+    assert sizes == {10, 20}
+
+
+def test_an_operation_on_tasks_whose_deletion_is_not_committed_yet_waits_and_has_the_others() -> None:
+    add(range(0, 20, 2))
+    add(range(1, 20, 2), days=400)
+    deleted = threading.Event()
+
+    def execute(statement: Callable[..., Any], sql: str, *others: Any) -> Any:
+        done = statement(sql, *others)
+        if sql.startswith(f'DELETE FROM "{TaskRecord._meta.db_table}"'):
+            deleted.set()
+            wait_for(somebody_waits, "the operation's items refer to a task that is being deleted")
+        return done
+
+    def prune_slowly() -> None:
+        with connection.execute_wrapper(execute):
+            prune_and_close()
+
+    pruning = threading.Thread(target=prune_slowly, daemon=True)
     pruning.start()
-    made = [freeze(Kind.DISCARD, TaskRecord.objects.order_by("task_id"), actor=Actor(None, "bob")) for _ in range(3)]
+    assert deleted.wait(BUSY)
+    made = freeze(Kind.DISCARD, TaskRecord.objects.order_by("task_id"), actor=Actor(None, "bob"))
     pruning.join(BUSY)
-    assert not pruning.is_alive()
-    day_ago = timezone.now() - timedelta(days=1)
-    for each in made:
-        assert each.requested >= each.items.filter(record__changed_at__gt=day_ago).count() == 400
+    assert made.requested == made.items.count() == TaskRecord.objects.count() == 10
+
+
+def somebody_waits() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
