@@ -12,9 +12,11 @@ from amqp.exceptions import PreconditionFailed
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.capabilities import Capabilities
+from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.crashes import was_interrupted
 from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.testing.servers.broker import erlang_binary
 from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.native_retry import NativeRetry
@@ -422,6 +424,46 @@ def test_a_killed_broker_with_mnesia_forgets_a_queue_whose_declaration_was_still
         with kombu.Connection(broker.url) as connection:
             counts = ready_counts(connection, ["written", "in memory"])
         assert counts == {"written": 1, "in memory": None if mnesia else 1}
+
+
+@pytest.mark.slow
+def test_a_clean_stop_loses_dead_letters_that_the_target_of_a_classic_queue_has_not_taken(
+    rmq_installation: Installation,
+) -> None:
+    """At-least-once dead-lettering of a quorum queue sends them again.
+
+    The test stops the target queue's process for them; a busy queue has messages that it has not taken yet by itself.
+    """
+    with PrivateBroker(rmq_installation.server, rmq_installation.root) as broker:
+        parking.hasten(broker)
+        with kombu.Connection(broker.url) as connection:
+            for kind in ("classic", "quorum"):
+                send_to_a_stopped_process(broker, connection, kind)
+        broker.restart()
+        targets = ["after-classic", "after-quorum"]
+        with kombu.Connection(broker.url) as connection:
+            wait_for(lambda: ready_counts(connection, targets)["after-quorum"], "the message of the quorum queue")
+            assert ready_counts(connection, [*targets, "delay-classic"]) == {
+                "after-classic": 0,
+                "after-quorum": 1,
+                "delay-classic": 0,
+            }
+
+
+def send_to_a_stopped_process(broker: PrivateBroker, connection: kombu.Connection, kind: str) -> None:
+    """Let a message expire in a delay queue of this type while the process of its target queue takes none."""
+    target = f"after-{kind}"
+    declared = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": target, "x-message-ttl": 2_000}
+    if kind == "quorum":
+        declared |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+    parking.declare_queue(connection, target, "classic")
+    parking.declare_queue(connection, f"delay-{kind}", kind, **declared)
+    name = f"rabbit_misc:r({erlang_binary('/')}, queue, {erlang_binary(target)})"
+    process = f"amqqueue:get_pid(element(2, rabbit_amqqueue:lookup({name})))"
+    broker.evaluate(f"sys:suspend({process})")
+    assert parking.publish_all(connection, [(1, Route("", f"delay-{kind}"))]) == ({1}, set())
+    size = f"element(2, process_info({process}, message_queue_len))"
+    wait_for(lambda: int(broker.evaluate(size)), "the dead letter")
 
 
 @pytest.mark.slow
