@@ -27,6 +27,7 @@ from celery_rmq_delay.events.schema import PARKED, ROLLUP, ROLLUP_SECONDS, Event
 from celery_rmq_delay.exceptions import AbandonedError
 from tests.support.brokers.kinds import BOTH_DATABASES
 from tests.support.django.batches import QUEUE, batch, delivery, method, writer
+from tests.support.django.databases import waiting_for_locks
 from tests.support.django.reported import event, fact
 from tests.support.waiting import wait_for
 
@@ -163,12 +164,6 @@ def test_collectors_and_operations_do_not_wait_for_each_other_in_a_circle() -> N
     for thread in threads:
         thread.join()
     assert not problems
-
-
-def waiting_for_locks() -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return int(cursor.fetchone()[0])
 
 
 # -- frames --------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from celery_rmq_delay.contrib.django.models import Operation, OperationItem, Tas
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations.requests import freeze, run
 from celery_rmq_delay.contrib.django.services.prune import prune
+from tests.support.django.databases import waiting_for_locks
 from tests.support.waiting import BUSY, wait_for
 
 pytestmark = pytest.mark.usefixtures("postgres", "shop")
@@ -70,13 +71,14 @@ def test_users_who_freeze_and_run_operations_on_the_same_tasks_do_not_block_each
 @contextmanager
 def pruned(at: int) -> Iterator[list[str]]:
     """Prune between two statements of the body, before number ``at``; yield the statements."""
-    pruning = threading.Thread(target=prune_and_close)
+    pruning = threading.Thread(target=prune_and_close, daemon=True)
     seen: list[str] = []
 
     def execute(statement: Callable[..., Any], sql: str, *others: Any) -> Any:
         if len(seen) == at:
             pruning.start()
             pruning.join(BUSY)
+            assert not pruning.is_alive()
         seen.append(sql)
         return statement(sql, *others)
 
@@ -115,7 +117,7 @@ def test_an_operation_on_tasks_whose_deletion_is_not_committed_yet_waits_and_has
         done = statement(sql, *others)
         if sql.startswith(f'DELETE FROM "{TaskRecord._meta.db_table}"'):
             deleted.set()
-            wait_for(somebody_waits, "the operation's items refer to a task that is being deleted")
+            wait_for(waiting_for_locks, "the operation's items refer to a task that is being deleted")
         return done
 
     def prune_slowly() -> None:
@@ -127,10 +129,5 @@ def test_an_operation_on_tasks_whose_deletion_is_not_committed_yet_waits_and_has
     assert deleted.wait(BUSY)
     made = freeze(Kind.DISCARD, TaskRecord.objects.order_by("task_id"), actor=Actor(None, "bob"))
     pruning.join(BUSY)
+    assert not pruning.is_alive()
     assert made.requested == made.items.count() == TaskRecord.objects.count() == 10
-
-
-def somebody_waits() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(cursor.fetchone()[0])

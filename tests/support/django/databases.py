@@ -122,3 +122,10 @@ def number_from(first: int) -> None:
             else:
                 cursor.execute(f"DELETE FROM sqlite_sequence WHERE name = '{table}'")
                 cursor.execute(f"INSERT INTO sqlite_sequence (name, seq) VALUES ('{table}', {first - 1})")
+
+
+def waiting_for_locks() -> int:
+    """Return how many locks are waited for in PostgreSQL."""
+    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return int(cursor.fetchone()[0])
