@@ -1,4 +1,17 @@
-"""Publishing with publisher confirms."""
+"""Publishing with publisher confirms: everything that this package publishes goes through `ConfirmingPublisher`.
+
+What becomes of a message, and what its caller gets, as the argument of the callback of `publish` or raised by `send`:
+
+| the broker | error |
+|---|---|
+| confirms it | none; `OutcomeUnknownError` where its leased queue may have expired before |
+| returns it: no queue takes it | `UnroutableError` |
+| refuses it (``basic.nack``): a queue is full | `NackedError` |
+| was never asked: AMQP cannot carry it | `UnsendableError` |
+| closes the channel | `send`: py-amqp's error; `refuse`: `RefusedError`, where the owner knows which message is meant |
+| does not answer: an alarm, a lost peer | `send`: `OutcomeUnknownError` after its time-out; `publish` goes on waiting |
+| ends the connection | `send`: py-amqp's error; `attach` publishes again what has no answer |
+"""
 
 from __future__ import annotations
 
@@ -14,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 
 import amqp
 from amqp import spec
-from amqp.exceptions import MessageNacked
 
 from ..commands import command
 from ..exceptions import (
@@ -27,12 +39,12 @@ from ..exceptions import (
 )
 from ..names import MAX_NAME_BYTES
 from .apply import declare_nowait, renew
+from .route import Route
 
 if TYPE_CHECKING:
     from kombu import Connection
 
     from .objects import Objects
-    from .route import Route
 
 logger = logging.getLogger(__name__)
 
@@ -59,35 +71,6 @@ def unsendable(message: amqp.Message, exchange: str, routing_key: str, frame_max
     return None if len(properties) + _FRAME_OVERHEAD < frame_max else f"A message for {where!r} has too large headers."
 
 
-def publish_confirmed(channel: amqp.Channel, message: amqp.Message, exchange: str, routing_key: str) -> None:
-    """Publish as mandatory and wait for the confirm. Blocks, so do not use it in the worker's consumer loop.
-
-    Raises `UnroutableError`, `NackedError`, or `OutcomeUnknownError` after `CONFIRM_TIMEOUT` seconds, and
-    `UnsendableError`.
-    """
-    if problem := unsendable(message, exchange, routing_key, channel.connection.frame_max):
-        raise UnsendableError(problem)
-    with confirmed(channel, exchange or routing_key):
-        channel.basic_publish_confirm(
-            message, exchange=exchange, routing_key=routing_key, mandatory=True, confirm_timeout=CONFIRM_TIMEOUT
-        )
-
-
-@contextmanager
-def confirmed(channel: amqp.Channel, where: str) -> Iterator[None]:
-    """Raise the error of a message to ``where`` that the block publishes with confirm.
-
-    `UnroutableError` when the broker returned it, `NackedError`, or `OutcomeUnknownError` without a confirm.
-    """
-    try:
-        with _mandatory(channel):
-            yield
-    except MessageNacked as error:
-        raise NackedError(f"The broker refused a message for {where!r}.") from error
-    except TimeoutError as error:
-        raise OutcomeUnknownError(f"No confirm for {where!r} in {CONFIRM_TIMEOUT:g} s.") from error
-
-
 #: What a method needs, where it is always the same.
 _PERMISSIONS = {
     "Basic.publish": "the permission *write*",
@@ -110,23 +93,6 @@ def lease_error(route: Route, published_at: float) -> OutcomeUnknownError | None
     if route.leased and (time.monotonic() - published_at) * 1000 > route.lease_ms:
         return OutcomeUnknownError(f"The confirm for {route.where!r} arrived when that queue may have expired.")
     return None
-
-
-@contextmanager
-def _mandatory(channel: amqp.Channel) -> Iterator[None]:
-    """Raise `UnroutableError` at the end of the block when the broker returned a message published in it."""
-    returned: list[str] = []
-
-    def on_return(_error: Exception, exchange: str, routing_key: str, _message: amqp.Message) -> None:
-        returned.append(f"exchange {exchange!r}, routing key {routing_key!r}")
-
-    channel.events["basic_return"].add(on_return)
-    try:
-        yield
-    finally:
-        channel.events["basic_return"].discard(on_return)
-    if returned:
-        raise UnroutableError(f"No queue takes messages of {returned[0]}: run `{command('apply')}`.")
 
 
 @dataclass
@@ -177,25 +143,46 @@ def end_with_channel(connection: Connection, channel: amqp.Channel) -> None:
 
 
 def confirming_channel(connection: Connection) -> amqp.Channel:
-    """Open a channel for a `ConfirmingPublisher`. Blocks."""
+    """Open a channel for a `ConfirmingPublisher`, with which the connection ends. Blocks."""
     channel: Any = connection.channel()
     channel.auto_decode = False  # a returned body is compared with the bytes that were published
-    channel.confirm_select()
+    _select(channel)
+    end_with_channel(connection, channel)
     return channel
 
 
+def publisher_on(channel: amqp.Channel) -> ConfirmingPublisher:
+    """Return the publisher of a channel on which nobody has published with confirm before. Blocks.
+
+    Other publishes on this channel go through it, too: it counts them, as the broker does.
+    """
+    given: Any = channel
+    made = getattr(given.basic_publish, "__self__", None)
+    if not isinstance(made, ConfirmingPublisher):
+        _select(given)
+        made = ConfirmingPublisher(given)
+        given.basic_publish = made.basic_publish
+    return made
+
+
+def _select(channel: Any) -> None:
+    channel.confirm_select()
+    channel._confirm_selected = True  # py-amqp resets it when it opens the channel again, after an error
+
+
 class ConfirmingPublisher:
-    """Publishes on a connection without blocking, with a callback for the confirm.
+    """Publishes on a channel: `publish` with a callback for the confirm, without blocking; `send` waits for it.
 
     Use it in one thread at a time. ``done`` is called with None when the broker has confirmed, or with the error. It is
-    not called when the connection is lost; `attach` continues with another one. An error that closes the channel, such
-    as a deleted exchange, ends the connection. While ``may_write`` returns False, publishes wait until `flush`.
+    not called when the connection is lost; `attach` continues with another one. While ``may_write`` returns False,
+    publishes wait until `flush`.
     """
 
-    def __init__(self, connection: Connection | None, may_write: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, channel: amqp.Channel | None = None, may_write: Callable[[], bool] = lambda: True) -> None:
         self._may_write = may_write
-        self._connection: Any = None
         self._channel: Any = None
+        #: The route of the next `basic_publish`.
+        self._next: Route | None = None
         self._frame_max = _FRAME_MAX
         #: Number of requested publishes, and of those that are written on this channel.
         self._accepted = self._published = 0
@@ -206,14 +193,13 @@ class ConfirmingPublisher:
         self._flushing = False
         #: Callbacks that wait for confirms, and the last publish that each of them waits for.
         self._barriers: deque[tuple[int, Callable[[], None]]] = deque()
-        if connection is not None:
-            self.attach(connection, confirming_channel(connection))
+        if channel is not None:
+            self.attach(channel)
 
-    def attach(self, connection: Connection, channel: amqp.Channel) -> None:
+    def attach(self, channel: amqp.Channel) -> None:
         """Publish on a `confirming_channel` of a new connection, first all unconfirmed messages again."""
-        self._connection, self._channel = connection, channel
+        self._channel = channel
         self._frame_max = channel.connection.frame_max
-        end_with_channel(connection, channel)
         channel.events["basic_ack"].add(self._on_ack)
         channel.events["basic_nack"].add(self._on_nack)
         channel.events["basic_return"].add(self._on_return)
@@ -240,6 +226,65 @@ class ConfirmingPublisher:
         self._accepted += 1
         self._outbox.append(_Pending(self._accepted, message, route, done, declares))
         self.flush()
+
+    def send(self, message: amqp.Message, route: Route, timeout: float | None = None) -> None:
+        """Publish, and wait for the confirm: up to ``timeout`` seconds, by default `CONFIRM_TIMEOUT`.
+
+        Blocks, so do not use it in the worker's consumer loop. Raises the `PublishError` of the message. A late confirm
+        counts for no other message; but after an `OutcomeUnknownError` the broker may return this message late, so
+        publish a message with the same body on another channel.
+        """
+        self._heed_reopening()
+        found: list[PublishError | None] = []
+        self.publish(message, route, found.append)
+        limit = timeout or CONFIRM_TIMEOUT
+        deadline = time.monotonic() + limit
+        try:
+            while not found:
+                self._read(deadline)
+        except TimeoutError as error:
+            raise OutcomeUnknownError(f"No confirm for {route.where!r} in {limit:g} s.") from error
+        if found[0] is not None:
+            raise found[0]
+
+    def wait(self, timeout: float) -> None:
+        """Wait until each publish has its answer. Raises `TimeoutError` where none arrives for ``timeout`` seconds."""
+        while waiting := self.waiting:
+            deadline = time.monotonic() + timeout
+            while self.waiting >= waiting:
+                self._read(deadline)
+
+    def _read(self, deadline: float) -> None:
+        opened = self._channel.connection
+        if opened is None:
+            raise amqp.RecoverableConnectionError("The connection has ended.")
+        opened.drain_events(timeout=max(0.001, deadline - time.monotonic()))
+
+    def _heed_reopening(self) -> None:
+        """Count from the start where py-amqp has opened the channel again, after an error that has closed it."""
+        if not self._channel._confirm_selected:
+            self._pending.clear()
+            self._published = 0
+            _select(self._channel)
+
+    @contextmanager
+    def along(self, route: Route) -> Iterator[None]:
+        """Let `basic_publish` in the block, of kombu, send its message along ``route``, with the errors of `send`."""
+        self._next = route
+        try:
+            yield
+        finally:
+            self._next = None
+
+    def basic_publish(
+        self, msg: amqp.Message, exchange: str = "", routing_key: str = "", mandatory: bool = False, **_: Any
+    ) -> None:
+        """Publish in the place of the channel's method: without waiting for a confirm, unless there is a route."""
+        if self._next is not None:
+            self.send(msg, self._next)
+        else:
+            self._heed_reopening()
+            self.publish(msg, Route(exchange, routing_key, mandatory=mandatory), _ignore)
 
     def flush(self) -> None:
         """Write waiting publishes while ``may_write`` allows it."""
@@ -312,10 +357,11 @@ class ConfirmingPublisher:
 
     def _on_return(self, _error: Exception, exchange: str, routing_key: str, message: amqp.Message) -> None:
         # The broker sends the return before the ack of the same message.
-        for pending in self._pending.values():
-            if pending.is_about(message, exchange, routing_key):
-                pending.returned = True
-                return
+        pending = list(self._pending.values())
+        about = [each for each in pending if each.is_about(message, exchange, routing_key)]
+        # py-amqp may have decoded the body: the only message is meant in any case.
+        for each in about[:1] or pending[: len(pending) == 1]:
+            each.returned = True
 
     def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
         for pending in self._settled(delivery_tag, multiple):
@@ -330,6 +376,10 @@ class ConfirmingPublisher:
     def _settled(self, delivery_tag: int, multiple: bool) -> list[_Pending]:
         tags = [tag for tag in self._pending if tag <= delivery_tag] if multiple else [delivery_tag]
         return [self._pending.pop(tag) for tag in tags if tag in self._pending]
+
+
+def _ignore(_error: PublishError | None) -> None:
+    """Take the answer to a message that somebody else has published on the channel."""
 
 
 def _bytes(body: str | bytes) -> bytes:

@@ -38,6 +38,12 @@ def beside(connection: Connection, **changes: Any) -> Connection:
     return another(connection, **{"alternates": None, "heartbeat": 0, **changes})
 
 
+def named(options: dict[str, Any] | None, name: str) -> dict[str, Any]:
+    """Return transport options for a connection that RabbitMQ shows under ``name``."""
+    given = options or {}
+    return {**given, "client_properties": {**(given.get("client_properties") or {}), "connection_name": name}}
+
+
 def keeps_waiting(options: dict[str, Any]) -> dict[str, Any]:
     """Return transport options for a connection that stays open while the broker blocks it for long.
 

@@ -38,8 +38,9 @@ from ..names import moving
 from . import apply
 from .apply import declare, is_timed_out, lock_lost, ready_counts, synchronise
 from .capabilities import capabilities
-from .confirms import CONFIRM_TIMEOUT, confirmed, publish_confirmed
+from .confirms import CONFIRM_TIMEOUT, publisher_on
 from .objects import Binding, Objects, Queue
+from .route import Route
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -140,7 +141,7 @@ class Record:
 
     def _publish(self, queue: str) -> str:
         body = json.dumps({"generation": self._generation, "value": self.value, "moving": self.moving})
-        publish_confirmed(self._channel, amqp.Message(body, delivery_mode=2), "", queue)
+        publisher_on(self._channel).send(amqp.Message(body, delivery_mode=2), Route("", queue))
         return body
 
     def _drop_older(self) -> None:
@@ -256,10 +257,8 @@ class _Lock:
         A broker with an alarm does not notice the end of a connection that it does not read: a consumer on it would
         hold the record until the end of the alarm.
         """
-        with confirmed(self.channel, self.queue.name):
-            self.channel.basic_publish_confirm(
-                amqp.Message(), routing_key=f"{self.queue.name}.probe", confirm_timeout=CONFIRM_TIMEOUT
-            )
+        nowhere = Route("", f"{self.queue.name}.probe", mandatory=False)
+        publisher_on(self.channel).send(amqp.Message(), nowhere)
 
     def release(self) -> None:
         if self.channel is not None and self.channel.is_open:
@@ -302,7 +301,7 @@ class _Lock:
         while True:
             name = uuid.uuid4().hex
             marker = amqp.Message(name, type=_MARKER, delivery_mode=1, expiration=expiration)
-            publish_confirmed(self.channel, marker, "", self.queue.name)
+            publisher_on(self.channel).send(marker, Route("", self.queue.name))
             found, until = None, time.monotonic() + _START_OVER
             while found is None:
                 found = next((message for message in self._received if message.body == name), None)

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from amqp.exceptions import AccessRefused, ChannelError, NotFound
 
 from ..commands import command
-from ..exceptions import PublishError, TopologyError
+from ..exceptions import OutcomeUnknownError, TopologyError
 from .apply import ready_counts
 from .capabilities import Capabilities, capabilities
-from .confirms import end_with_channel, publish_confirmed
+from .confirms import end_with_channel, publisher_on, refusal
+from .route import Route
 
 if TYPE_CHECKING:
     import amqp
@@ -141,12 +142,14 @@ class Scan:
         self._check_held()
         if self._publisher is None or not self._publisher.is_open:
             self._publisher = self._connection.channel()
+            self._publisher.auto_decode = False
+        route = Route(exchange, routing_key)
         try:
-            publish_confirmed(self._publisher, copy, exchange, routing_key)
+            publisher_on(self._publisher).send(copy, route)
         except ChannelError as error:
-            raise PublishError(f"The broker refused a message for {exchange or routing_key!r}: {error}.") from error
-        except PublishError:
-            self._close_publisher()  # a late confirm must not count for another message
+            raise refusal(route.where, error) from error
+        except OutcomeUnknownError:
+            self._close_publisher()
             raise
         self._ack(message)
 

@@ -202,11 +202,6 @@ class ExactDelays:
                 known.declared.update(missing)
             known.prepared.add(route.key)
 
-    def renew(self, channel: amqp.Channel, route: Route) -> None:
-        """Renew the queues of a route that expire, on the channel of the publish that follows."""
-        for queue in route.leased:
-            apply.renew(channel, queue)
-
     def forget(self, connection: Connection) -> None:
         """Declare all objects again before their next use, as some were deleted."""
         with self._lock:

@@ -6,7 +6,6 @@ Celery creates the message, with its signals, stamps and serializers; only the d
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,10 +18,10 @@ from kombu.pools import connections, producers
 from kombu.utils.collections import eqhash
 
 from ..amqp.capabilities import capabilities
-from ..amqp.confirms import CONFIRM_TIMEOUT, confirmed, lease_error, refusal
-from ..amqp.connections import another
+from ..amqp.confirms import publisher_on, refusal
+from ..amqp.connections import another, named
 from ..commands import command
-from ..exceptions import NackedError, PublishError, UnroutableError
+from ..exceptions import OutcomeUnknownError, PublishError, UnroutableError
 from ..headers import (
     DUE,
     EXCHANGE,
@@ -63,6 +62,8 @@ def confirming(app: Celery, given: Connection | None = None) -> Iterator[Produce
         yield producer
 
 
+_NAME = "celery_rmq_delay calls"
+
 #: The address of a connection, and the key of its pool of confirming producers: creating the key takes longer than a
 #: publish.
 _pools: WeakKeyDictionary[Connection, tuple[object, Connection]] = WeakKeyDictionary()
@@ -74,11 +75,12 @@ def _confirming(app: Celery, given: Connection | None) -> Connection:
     address = source.hostname, source.port, source.virtual_host  # changes on fail-over
     found = _pools.get(source)
     if found is None or found[0] != address:
-        confirm = {"confirm_publish": True}
+        # With a name of its own the app has no pool with the same options: nobody else counts confirms on its channels.
+        options = {**named(source.transport_options, _NAME), "confirm_publish": False}
         if source.as_uri(include_password=True) == own.as_uri(include_password=True):
-            made = app.connection_for_write(transport_options=confirm)
+            made = app.connection_for_write(transport_options=options)
         else:
-            made = another(source, transport_options={**(source.transport_options or {}), **confirm})
+            made = another(source, transport_options=options)
         found = _pools[source] = (address, made)
     return found[1]
 
@@ -146,8 +148,6 @@ class Redirect:
             "routing_key": self._route.routing_key,
             # Celery's `expires`, which Celery checks again: as a TTL it would end the delay.
             "expiration": None,
-            "mandatory": self._route.mandatory,
-            "confirm_timeout": CONFIRM_TIMEOUT,
         }
 
     def _send(self, body: Any, options: dict[str, Any]) -> Any:
@@ -185,23 +185,17 @@ class Redirect:
         route, channel = self._route, self._producer.channel
         self._exact.prepare(self._producer.connection, route)
         self._exact.warn_unconsumed(self._producer.connection)
-        began = time.monotonic()
-        self._exact.renew(channel, route)
         if route.sorts and capabilities(self._producer.connection).sorts_quorum:
             options = {**options, "headers": dict(options["headers"])}
             put_priority_away(options, options["headers"])
         try:
-            with confirmed(channel, route.where):
-                result = self._producer.publish(body, **options)
-        except (NackedError, UnroutableError, ChannelError):
+            with publisher_on(channel).along(route):
+                return self._producer.publish(body, **options)
+        except BaseException as error:
+            if isinstance(error, OutcomeUnknownError) or not isinstance(error, (PublishError, ChannelError)):
+                # A frame may have been read in part, or the message be returned late. Closing might block, too.
+                self._producer.connection.collect()
             raise
-        except BaseException:
-            # A late confirm must not count for the next message. Closing might block, too.
-            self._producer.connection.collect()
-            raise
-        if late := lease_error(route, began):
-            raise late
-        return result
 
 
 #: The id of the task whose retry is being published, and the producer that publishes it along its route.

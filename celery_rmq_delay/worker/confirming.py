@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import amqp
 
 from ..amqp.confirms import ChannelEndedError, ConfirmingPublisher, confirming_channel
-from ..amqp.connections import beside
+from ..amqp.connections import beside, named
 from ..amqp.link import Lasting, Link, State
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ class _Link(Link):
         self.answers = 0
         #: Whether a check of unsent data is scheduled.
         self.is_watched = False
-        given = source.transport_options or {}
-        properties = {**given.get("client_properties", {}), "connection_name": name}
-        options = {**given, "client_properties": properties}
+        options = named(source.transport_options, name)
         super().__init__(beside(source, transport_options=options, heartbeat=source.heartbeat), self._connect)
         #: Kept, as a closed socket has none.
         self.fileno: int = self.sock.fileno()
@@ -108,7 +106,7 @@ class ConfirmingConnection:
         self._errors: tuple[type[BaseException], ...] = (*consumer.connection_errors, amqp.ChannelError)
         self._name = f"celery_rmq_delay copies of {consumer.hostname}"
         self._lock = lock
-        self._publisher = ConfirmingPublisher(None, self._may_write)
+        self._publisher = ConfirmingPublisher(may_write=self._may_write)
         self._link: _Link | None = None
         self._lasting = Lasting(lambda: _Link(source, self._name), self._hand_over, self._log, first=0.2)
         #: Whether copies use the consumer's connection.
@@ -121,7 +119,7 @@ class ConfirmingConnection:
         """Connect before the event loop runs. Blocks; a failed attempt is logged and repeated later."""
         self._shared = self._source.transport.driver_name != _WIRE
         if self._shared:
-            self._publisher.attach(self._source, confirming_channel(self._source))
+            self._publisher.attach(confirming_channel(self._source))
             return
         self._lasting.open()
 
@@ -229,7 +227,7 @@ class ConfirmingConnection:
             else:
                 threading.Thread(target=self._read_on, args=(link,), name="rmq-delay-confirms", daemon=True).start()
             self._consumer.timer.call_after(_TICK, self._tick, (link,))
-            self._safely(lambda: self._publisher.attach(link.connection, link.channel))
+            self._safely(lambda: self._publisher.attach(link.channel))
 
     def _lose(self, link: _Link, error: BaseException) -> None:
         self._drop(link)

@@ -8,7 +8,8 @@ from contextlib import suppress
 import amqp
 import pytest
 
-from celery_rmq_delay.amqp.confirms import publish_confirmed
+from celery_rmq_delay.amqp.confirms import publisher_on
+from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.exceptions import NackedError
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.installation import Installation
@@ -47,7 +48,7 @@ def fill(lab: Lab, queue: str) -> None:
     """Publish until the queue refuses a message; quorum queues take a few."""
     with lab.app.connection_for_write() as connection, suppress(NackedError):
         for _ in range(20):
-            publish_confirmed(connection.channel(), amqp.Message("filler"), "", queue)
+            publisher_on(connection.default_channel).send(amqp.Message("filler"), Route("", queue))
         raise AssertionError("the queue takes everything")
 
 

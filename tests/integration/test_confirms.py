@@ -11,13 +11,15 @@ from typing import Any
 import amqp
 import kombu
 import pytest
+from amqp.exceptions import NotFound
 from celery import Celery
 
+from celery_rmq_delay.amqp import confirms
 from celery_rmq_delay.amqp.confirms import (
     ConfirmingPublisher,
     confirming_channel,
     lease_error,
-    publish_confirmed,
+    publisher_on,
 )
 from celery_rmq_delay.amqp.copies import copy_of
 from celery_rmq_delay.amqp.objects import Queue
@@ -57,21 +59,22 @@ class Answers:
 def drain(publisher: ConfirmingPublisher, seconds: float = BUSY) -> None:
     """Read answers until all have arrived, or until none arrives for some seconds."""
     with suppress(OSError):
-        while publisher.waiting:
-            publisher._connection.drain_events(timeout=seconds)
+        publisher.wait(seconds)
 
 
 def test_a_message_that_the_broker_has_is_published(lab: Lab) -> None:
     queue = lab.queue()
-    publish_confirmed(lab.channel, message("there"), "", queue)
+    publisher_on(lab.channel).send(message("there"), Route("", queue))
     assert lab.get(queue, ack=True).body == "there"
 
 
 def test_a_message_that_reaches_no_queue_is_an_error_with_the_fix(lab: Lab) -> None:
-    with pytest.raises(UnroutableError, match=r"routing key 'no-such-queue': run `celery -A \S+ rmq-delay apply`"):
-        publish_confirmed(lab.channel, message(), "", "no-such-queue")
+    with pytest.raises(
+        UnroutableError, match=r"for 'no-such-queue': run `celery -A \S+ rmq-delay apply`"
+    ):
+        publisher_on(lab.channel).send(message(), Route("", "no-such-queue"))
     queue = lab.queue()
-    publish_confirmed(lab.channel, message(), "", queue)
+    publisher_on(lab.channel).send(message(), Route("", queue))
     assert lab.get(queue, ack=True)
 
 
@@ -79,21 +82,48 @@ def fill(lab: Lab) -> str:
     queue = lab.queue(**FULL)
     with pytest.raises(NackedError):
         for _ in range(10):  # quorum queues take a few more
-            publish_confirmed(lab.channel, message(), "", queue)
+            publisher_on(lab.channel).send(message(), Route("", queue))
     return queue
 
 
 def test_a_message_that_the_broker_refuses_is_an_error(lab: Lab) -> None:
     queue = fill(lab)
     with pytest.raises(NackedError, match=queue):
-        publish_confirmed(lab.channel, message(), "", queue)
+        publisher_on(lab.channel).send(message(), Route("", queue))
+
+
+def test_each_message_on_a_channel_gets_its_own_answer_whatever_else_was_published_there(lab: Lab) -> None:
+    good, full = lab.queue(), fill(lab)
+    publisher = publisher_on(lab.channel)
+    for _ in range(3):
+        lab.channel.basic_publish(message("an event"), routing_key=good)  # its confirm is not waited for
+        with pytest.raises(NackedError):
+            publisher.send(message(), Route("", full))
+        publisher.send(message(), Route("", good))
+    assert publisher.waiting == 0
+
+
+def test_a_channel_that_an_error_has_closed_gets_answers_again_after_it_is_open_again(lab: Lab) -> None:
+    good, full = lab.queue(), fill(lab)
+    for _ in range(2):
+        publisher_on(lab.channel).send(message(), Route("", good))
+        with pytest.raises(NotFound):
+            publisher_on(lab.channel).send(message(), Route("no-such-exchange", good))
+        with pytest.raises(NackedError):
+            publisher_on(lab.channel).send(message(), Route("", full))
+
+
+def test_a_returned_message_in_another_encoding_is_unroutable(lab: Lab) -> None:
+    latin = amqp.Message("\xe4".encode("latin-1"), content_encoding="latin-1")
+    with pytest.raises(UnroutableError):
+        publisher_on(lab.channel).send(latin, Route("", "no-such-queue"))
 
 
 def test_the_publisher_waits_for_no_answer_where_the_app_has_set_confirm_publish(lab: Lab) -> None:
     full, answers = fill(lab), Answers()
     with kombu.Connection(lab.connection.as_uri(include_password=True)) as connection:
         connection.transport_options = {"confirm_publish": True}
-        publisher = ConfirmingPublisher(connection)
+        publisher = ConfirmingPublisher(confirming_channel(connection))
         publisher.publish(message(), Route("", full), answers.of("full"))
         assert publisher.waiting
         drain(publisher)
@@ -102,7 +132,7 @@ def test_the_publisher_waits_for_no_answer_where_the_app_has_set_confirm_publish
 
 def test_the_publisher_calls_back_with_the_answer_of_the_broker(lab: Lab) -> None:
     good, full, answers = lab.queue(), fill(lab), Answers()
-    publisher = ConfirmingPublisher(lab.connection)
+    publisher = ConfirmingPublisher(confirming_channel(lab.connection))
     for number in range(50):
         publisher.publish(message(str(number)), Route("", good), answers.of(number))
         publisher.publish(message(), Route("", full), answers.of(f"full {number}"))
@@ -119,7 +149,7 @@ def test_the_publisher_calls_back_with_the_answer_of_the_broker(lab: Lab) -> Non
 
 def test_publishing_does_not_wait(lab: Lab) -> None:
     queue, answers = lab.queue(), Answers()
-    publisher = ConfirmingPublisher(lab.connection)
+    publisher = ConfirmingPublisher(confirming_channel(lab.connection))
     publisher.publish(message(), Route("", queue), answers.of("first"))
     assert publisher.waiting == 1
     drain(publisher)
@@ -128,7 +158,7 @@ def test_publishing_does_not_wait(lab: Lab) -> None:
 
 def test_a_callback_may_publish_again(lab: Lab) -> None:
     queue, answers = lab.queue(), Answers()
-    publisher = ConfirmingPublisher(lab.connection)
+    publisher = ConfirmingPublisher(confirming_channel(lab.connection))
 
     def again(error: PublishError | None) -> None:
         answers.of("first")(error)
@@ -144,14 +174,14 @@ def test_a_message_that_finds_its_queue_on_the_next_connection_is_not_unroutable
     answers, queue = Answers(), lab.queue()
     lab.channel.queue_delete(queue)
     with kombu.Connection(lab.connection.as_uri(include_password=True)) as lost:
-        publisher = ConfirmingPublisher(lost)
+        publisher = ConfirmingPublisher(confirming_channel(lost))
         publisher.publish(message("late"), Route("", queue), answers.of("late"))
         (sent,) = publisher._pending.values()
         while not sent.returned:
             lost.drain_events(timeout=BUSY)  # one frame: the confirm follows the returned message
         assert not answers.found
         lab.channel.queue_declare(queue, durable=True, auto_delete=False)
-        publisher.attach(lab.connection, confirming_channel(lab.connection))
+        publisher.attach(confirming_channel(lab.connection))
         drain(publisher)
     assert answers.found == {"late": None}
     assert lab.get(queue, ack=True).body == "late"
@@ -168,7 +198,7 @@ def test_a_confirm_after_its_queue_may_have_expired_is_no_proof() -> None:
 def test_after_pending_waits_for_earlier_publishes_only(lab: Lab) -> None:
     queue = lab.queue()
     order: list[int | str] = []
-    publisher = ConfirmingPublisher(lab.connection)
+    publisher = ConfirmingPublisher(confirming_channel(lab.connection))
     publisher.after_pending(lambda: order.append("nothing to wait for"))
     assert order == ["nothing to wait for"]
 
@@ -197,7 +227,7 @@ def test_no_callback_is_called_for_a_lost_connection(lab: Lab) -> None:
     """The originals are unacked, so the broker delivers them again."""
     queue, answers = lab.queue(), Answers()
     connection = lab.connect()
-    publisher = ConfirmingPublisher(connection)
+    publisher = ConfirmingPublisher(confirming_channel(connection))
     publisher.publish(message(), Route("", queue), answers.of("pending"))
     connection.connection.transport.sock.close()
     drain(publisher, 0.5)
@@ -208,7 +238,7 @@ def test_no_callback_is_called_for_a_lost_connection(lab: Lab) -> None:
 def test_a_queue_deleted_between_two_publishes_fails_the_second_only(classic_lab: Lab) -> None:
     lab = classic_lab
     queue, answers = lab.queue(), Answers()
-    publisher = ConfirmingPublisher(lab.connection)
+    publisher = ConfirmingPublisher(confirming_channel(lab.connection))
     publisher.publish(message("first"), Route("", queue), answers.of("first"))
     drain(publisher)
     lab.channel.queue_delete(queue)
@@ -233,7 +263,7 @@ def test_a_call_after_one_without_a_confirm_gets_a_confirm_of_its_own(
     with Celery(broker=lab.url, set_as_current=False) as app:
         call(good, "before")
         with monkeypatch.context() as patch, alarm(own_broker), pytest.raises(OutcomeUnknownError, match=good):
-            patch.setattr(forward, "CONFIRM_TIMEOUT", 1.0)
+            patch.setattr(confirms, "CONFIRM_TIMEOUT", 1.0)
             while True:  # until the alarm has reached the connection
                 call(good, "unknown")
         with pytest.raises(NackedError, match=full):
@@ -258,7 +288,7 @@ def test_a_copy_has_the_body_and_properties_of_the_message_and_no_expiration(lab
     with consumer:
         while not received:
             lab.connection.drain_events(timeout=BUSY)
-        publish_confirmed(lab.channel, copy_of(received[0], {"b": 2}), "", other)
+        publisher_on(lab.channel).send(copy_of(received[0], {"b": 2}), Route("", other))
         received[0].ack()
     copy = lab.get(other, ack=True)
     assert copy.body == body

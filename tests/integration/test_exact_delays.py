@@ -22,7 +22,7 @@ from kombu import Connection, Queue, pools
 from celery_rmq_delay import RetryableTask, install
 from celery_rmq_delay.amqp import apply
 from celery_rmq_delay.amqp.apply import ready_counts
-from celery_rmq_delay.amqp.confirms import ConfirmingPublisher
+from celery_rmq_delay.amqp.confirms import ConfirmingPublisher, confirming_channel
 from celery_rmq_delay.amqp.objects import Objects
 from celery_rmq_delay.app import exact
 from celery_rmq_delay.app.inventory import plans
@@ -483,7 +483,7 @@ class Worker:
         self.consumer = Consumer()
         self.consumer.app = app  # type: ignore[attr-defined]
         self.side = WorkerSide(self.consumer, state_of(app))
-        self.side._publisher = ConfirmingPublisher(self.consumer.connection)
+        self.side._publisher = ConfirmingPublisher(confirming_channel(self.consumer.connection))
         self.side._in_loop = lambda: True  # type: ignore[method-assign]
         self.loop = next(each for each in state_of(app).exact.topologies if isinstance(each, Loop))
         self.releaser = Releaser(self.side, self.loop)

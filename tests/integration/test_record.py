@@ -12,9 +12,10 @@ import amqp
 import pytest
 
 from celery_rmq_delay.amqp.apply import ready_counts
-from celery_rmq_delay.amqp.confirms import publish_confirmed
+from celery_rmq_delay.amqp.confirms import publisher_on
 from celery_rmq_delay.amqp.objects import Queue
 from celery_rmq_delay.amqp.record import Record, locked_record, read_record, read_record_without_publishing
+from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.exceptions import BrokerBlockedError, LockTimeoutError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.testing import PrivateBroker
@@ -152,7 +153,7 @@ def test_a_crash_between_the_new_value_and_the_end_of_the_old_one_leaves_the_new
 def test_a_marker_that_a_crash_left_behind_is_ignored(lab: Lab, queue: Queue) -> None:
     save(lab, queue, {"number": 1})
     marker = amqp.Message("left", type="marker", delivery_mode=1, expiration="100")
-    publish_confirmed(lab.channel, marker, "", queue.name)
+    publisher_on(lab.channel).send(marker, Route("", queue.name))
     save(lab, queue, {"number": 2})
     assert read_record(lab.connection, queue) == {"number": 2}
     wait_for(

@@ -21,7 +21,7 @@ from amqp.exceptions import AMQPError, NotFound
 from ... import headers as h
 from ...amqp.apply import ensure_queue, ready_counts
 from ...amqp.capabilities import Capabilities, capabilities
-from ...amqp.confirms import CONFIRM_TIMEOUT, ConfirmingPublisher
+from ...amqp.confirms import CONFIRM_TIMEOUT, ConfirmingPublisher, confirming_channel
 from ...amqp.copies import parked_copy
 from ...amqp.objects import Queue
 from ...amqp.route import Route
@@ -195,7 +195,7 @@ class Mover:
     def run(self) -> None:
         """Move all messages that can be moved. Fills in the report."""
         report = self._report
-        publisher = ConfirmingPublisher(self._connection)
+        publisher = ConfirmingPublisher(confirming_channel(self._connection))
         for _ in range(MOST_PASSES):
             before = report.taken
             for queue in self._source.queues:

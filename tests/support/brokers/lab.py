@@ -13,8 +13,9 @@ import kombu
 
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.capabilities import broker_version, capabilities
-from celery_rmq_delay.amqp.confirms import publish_confirmed
+from celery_rmq_delay.amqp.confirms import publisher_on
 from celery_rmq_delay.amqp.copies import nack_log_error
+from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.headers import Headers, deaths
 from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names, moving
@@ -136,7 +137,7 @@ class Lab:
     ) -> None:
         """Publish to a queue, or to an exchange with ``queue`` as the routing key."""
         message = amqp.Message(body, delivery_mode=2, application_headers=dict(headers or {}), **properties)
-        publish_confirmed(self.channel, message, exchange, queue)
+        publisher_on(self.channel).send(message, Route(exchange, queue))
 
     def get(self, queue: str, *, ack: bool = False) -> amqp.Message:
         """Return the next message of ``queue``, waiting for it."""

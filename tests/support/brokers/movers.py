@@ -17,7 +17,8 @@ from kombu.transport.native_delayed_delivery import (
 
 from celery_rmq_delay import RetryableTask, install
 from celery_rmq_delay.amqp.apply import ready_counts
-from celery_rmq_delay.amqp.confirms import publish_confirmed
+from celery_rmq_delay.amqp.confirms import publisher_on
+from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.app.state import AppState, state_of
 from celery_rmq_delay.durations import parse_ms
 from celery_rmq_delay.ladders import QueueType
@@ -108,7 +109,7 @@ class Movers:
 
     def put(self, queue: str, body: bytes | str = b"", *, exchange: str = "", **properties: Any) -> None:
         message = amqp.Message(body, delivery_mode=2, **properties)
-        publish_confirmed(self.lab.channel, message, exchange, queue)
+        publisher_on(self.lab.channel).send(message, Route(exchange, queue))
 
     # -- counts ----------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import amqp
 import kombu
 
 from celery_rmq_delay.amqp.apply import declare
-from celery_rmq_delay.amqp.confirms import ConfirmingPublisher
+from celery_rmq_delay.amqp.confirms import ConfirmingPublisher, confirming_channel
 from celery_rmq_delay.amqp.objects import Objects, Queue, arguments
 from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.app.exact import ExactDelays
@@ -98,7 +98,8 @@ def numbered(number: int, headers: Mapping[str, Any] | None = None) -> amqp.Mess
 
 def publish_all(connection: kombu.Connection, messages: Iterable[Message]) -> tuple[set[int], set[int]]:
     """Publish with confirm, many at a time; return the numbers (confirmed, not confirmed)."""
-    publisher, confirmed, tried = ConfirmingPublisher(connection), set[int](), set[int]()
+    publisher = ConfirmingPublisher(confirming_channel(connection))
+    confirmed, tried = set[int](), set[int]()
 
     def settle(number: int, error: PublishError | None) -> None:
         if error is None:
@@ -110,8 +111,7 @@ def publish_all(connection: kombu.Connection, messages: Iterable[Message]) -> tu
             publisher.publish(numbered(number, route.headers), route, lambda error, n=number: settle(n, error))
             while publisher.waiting > WINDOW:
                 connection.drain_events(timeout=30)
-        while publisher.waiting:
-            connection.drain_events(timeout=30)
+        publisher.wait(30)
     return confirmed, tried - confirmed
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import amqp
 
-from .....amqp.confirms import ChannelEndedError, ConfirmingPublisher
+from .....amqp.confirms import ChannelEndedError, ConfirmingPublisher, confirming_channel
 from .....amqp.route import Route
 from .....exceptions import BrokerDownError, NackedError, PublishError, UnroutableError
 from ...broker import delay
@@ -61,11 +60,10 @@ class Publisher:
         """Connect before tasks are claimed; return the connection. Raises `BrokerDownError`."""
         if self._silent is not None:
             raise BrokerDownError(self._silent)
-        self._connection = self._link.open(self._prepare)
-        return self._connection
+        return self._link.open(self._prepare)
 
     def _prepare(self, opened: Connection) -> None:
-        self._publisher = ConfirmingPublisher(opened)
+        self._publisher = ConfirmingPublisher(confirming_channel(opened))
 
     def publish(self, messages: Iterable[tuple[int, amqp.Message, str]]) -> dict[int, Sent]:
         """Publish (key, message, queue); return the fate of each key. Call `ready` before."""
@@ -78,7 +76,7 @@ class Publisher:
             for key, message, queue in batch:
                 written.append(key)
                 self._publisher.publish(message, Route("", queue), _note(found, key, queue))
-            self._await()
+            self._publisher.wait(conf().broker_timeout)
         except BROKER_ERRORS as error:
             trouble = error
         doubtful = [key for key in written if key not in found]
@@ -94,16 +92,6 @@ class Publisher:
             if isinstance(trouble, TimeoutError):
                 self._silent = _doubt(trouble)
         return {key: found.get(key, Sent(Fate.UNSENT)) for key, _message, _queue in batch}
-
-    def _await(self) -> None:
-        """Wait for the answers to all messages. Raises `TimeoutError` where none comes within ``BROKER_TIMEOUT``."""
-        assert self._publisher is not None  # noqa: S101 - `publish` has used it
-        deadline = time.monotonic() + conf().broker_timeout
-        while self._publisher.waiting:
-            before = self._publisher.waiting
-            self._connection.drain_events(timeout=max(0.001, deadline - time.monotonic()))
-            if self._publisher.waiting < before:
-                deadline = time.monotonic() + conf().broker_timeout
 
 
 def _note(found: dict[int, Sent], key: int, queue: str) -> Callable[[PublishError | None], None]:
