@@ -57,18 +57,26 @@ _FRAME_MAX = 131_072
 _FRAME_OVERHEAD = 64
 
 
-def unsendable(message: amqp.Message, exchange: str, routing_key: str, frame_max: int) -> str | None:
-    """Return why AMQP cannot carry a message, whose headers may be of another producer; None where it can."""
+def encoded_properties(message: amqp.Message, exchange: str, routing_key: str, frame_max: int) -> bytes:
+    """Return the properties of a message, whose headers may be of another producer.
+
+    Raises `UnsendableError` where AMQP cannot carry them, or one of the names.
+    """
     where = exchange or routing_key
     for name in (exchange, routing_key):
         size = len(name.encode("utf-8", "surrogatepass"))
         if size > MAX_NAME_BYTES:
-            return f"{where[:40]!r}... has {size} bytes and AMQP allows {MAX_NAME_BYTES}: no queue has such a name."
+            text = f"{where[:40]!r}... has {size} bytes and AMQP allows {MAX_NAME_BYTES}: no queue has such a name."
+            raise UnsendableError(text)
+    if isinstance(message.body, str):
+        message.properties.setdefault("content_encoding", "utf-8")  # as py-amqp does
     try:
-        properties = message._serialize_properties()
+        properties: bytes = message._serialize_properties()
     except (struct.error, ValueError, TypeError, amqp.AMQPError) as error:
-        return f"The headers of a message for {where!r} cannot be encoded: {error}."
-    return None if len(properties) + _FRAME_OVERHEAD < frame_max else f"A message for {where!r} has too large headers."
+        raise UnsendableError(f"The headers of a message for {where!r} cannot be encoded: {error}.") from error
+    if len(properties) + _FRAME_OVERHEAD >= frame_max:
+        raise UnsendableError(f"A message for {where!r} has too large headers.")
+    return properties
 
 
 #: What a method needs, where it is always the same.
@@ -294,31 +302,34 @@ class ConfirmingPublisher:
         self._flushing = True
         try:
             while self._outbox and self._may_write():
-                pending = self._outbox.popleft()
-                route = pending.route
-                if problem := unsendable(pending.message, route.exchange, route.routing_key, self._frame_max):
-                    pending.done(UnsendableError(problem))
-                    self._call_back()
-                    continue
-                self._published += 1
-                self._pending[self._published] = pending
-                pending.sent_at = time.monotonic()
-                if pending.declares is not None and pending.declares not in self._declared:
-                    for each in pending.declares():
-                        declare_nowait(self._channel, each)
-                    self._declared.add(pending.declares)
-                for queue in route.leased:
-                    renew(self._channel, queue)
-                # The instance's `basic_publish` waits for the confirm where the app has set ``confirm_publish``.
-                type(self._channel).basic_publish(
-                    self._channel,
-                    pending.message,
-                    exchange=route.exchange,
-                    routing_key=route.routing_key,
-                    mandatory=route.mandatory,
-                )
+                self._write(self._outbox.popleft())
         finally:
             self._flushing = False
+
+    def _write(self, pending: _Pending) -> None:
+        route, message = pending.route, pending.message
+        try:
+            properties = encoded_properties(message, route.exchange, route.routing_key, self._frame_max)
+        except UnsendableError as error:
+            pending.done(error)
+            self._call_back()
+            return
+        self._published += 1
+        self._pending[self._published] = pending
+        pending.sent_at = time.monotonic()
+        if pending.declares is not None and pending.declares not in self._declared:
+            for each in pending.declares():
+                declare_nowait(self._channel, each)
+            self._declared.add(pending.declares)
+        for queue in route.leased:
+            renew(self._channel, queue)
+        message._serialize_properties = lambda: properties  # py-amqp would encode them once more
+        try:
+            # The instance's method is this publisher's, or waits for the confirm where the app has set it so.
+            channel: Any = self._channel
+            type(channel).basic_publish(channel, message, route.exchange, route.routing_key, route.mandatory)
+        finally:
+            del message._serialize_properties
 
     def refuse(self, error: ChannelEndedError) -> None:
         """Call back with a `RefusedError` for all written, unconfirmed publishes."""
@@ -329,7 +340,11 @@ class ConfirmingPublisher:
 
     def fits(self, message: amqp.Message) -> bool:
         """Return whether the properties of ``message`` fit into one AMQP frame, as AMQP requires."""
-        return unsendable(message, "", "", self._frame_max) is None
+        try:
+            encoded_properties(message, "", "", self._frame_max)
+        except UnsendableError:
+            return False
+        return True
 
     @property
     def waiting(self) -> int:
