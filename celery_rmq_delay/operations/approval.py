@@ -20,7 +20,13 @@ def objection(message: amqp.Message, queue: str) -> str:
     """
     if not before_requeue.receivers:
         return ""
-    for receiver, answer in before_requeue.send(**_facts(message, queue)):
+    try:
+        answers = before_requeue.send(**_facts(message, queue))
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - Celery catches an `Exception` only
+        return f"a receiver of before_requeue raised {type(error).__name__}: {error}"
+    for receiver, answer in answers:
         if isinstance(answer, Exception):
             return f"{_name(receiver)} raised {type(answer).__name__}: {answer}"
         if answer:

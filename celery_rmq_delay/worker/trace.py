@@ -116,7 +116,8 @@ class LeanInfo(trace.TraceInfo):
             if store_errors:
                 store_retry(task, req, cause, einfo.traceback)
             call_on_retry(task, cause, req, einfo)
-            signals.task_retry.send(sender=task, request=req, reason=reason, einfo=einfo)
+            with _only_logged("A receiver of task_retry", task, req):
+                signals.task_retry.send(sender=task, request=req, reason=reason, einfo=einfo)
             if trace.logger.isEnabledFor(logging.INFO):
                 name = trace.get_task_name(req, task.name)
                 trace.info(trace.LOG_RETRY, {"id": req.id, "name": name, "exc": str(reason)})
@@ -142,15 +143,16 @@ class LeanInfo(trace.TraceInfo):
                 )
             with _only_logged("on_failure", task, req):
                 task.on_failure(exc, req.id, req.args, req.kwargs, einfo)
-            signals.task_failure.send(
-                sender=task,
-                task_id=req.id,
-                exception=exc,
-                args=req.args,
-                kwargs=req.kwargs,
-                traceback=exc.__traceback__,
-                einfo=einfo,
-            )
+            with _only_logged("A receiver of task_failure", task, req):
+                signals.task_failure.send(
+                    sender=task,
+                    task_id=req.id,
+                    exception=exc,
+                    args=req.args,
+                    kwargs=req.kwargs,
+                    traceback=exc.__traceback__,
+                    einfo=einfo,
+                )
             self._log_error(task, req, einfo)
             trace.traceback_clear(exc)
         finally:
@@ -160,15 +162,16 @@ class LeanInfo(trace.TraceInfo):
 
 @contextmanager
 def _only_logged(what: str, task: Task[Any, Any], request: Any) -> Iterator[None]:
-    """Log an exception of a hook, an errback or the result backend: it is not the outcome of the attempt.
+    """Log an exception of a hook, a receiver, an errback or the result backend: it is not the attempt's outcome.
 
-    Celery would treat it as the outcome: a retry would be given up, and the tracer would raise.
+    Celery would treat it as the outcome: a retry would be given up, or run twice if it is published, and the tracer
+    would raise.
     """
     try:
         yield
-    except MemoryError:
-        raise
-    except Exception:
+    except BaseException as raised:
+        if isinstance(raised, MemoryError) or _is_of_the_pool(raised, request.id):
+            raise
         logger.exception(
             "%s of %s[%s] raised; the message is settled anyway",
             what,

@@ -69,9 +69,7 @@ def test_a_message_that_the_broker_has_is_published(lab: Lab) -> None:
 
 
 def test_a_message_that_reaches_no_queue_is_an_error_with_the_fix(lab: Lab) -> None:
-    with pytest.raises(
-        UnroutableError, match=r"for 'no-such-queue': run `celery -A \S+ rmq-delay apply`"
-    ):
+    with pytest.raises(UnroutableError, match=r"for 'no-such-queue': run `celery -A \S+ rmq-delay apply`"):
         publisher_on(lab.channel).send(message(), Route("", "no-such-queue"))
     queue = lab.queue()
     publisher_on(lab.channel).send(message(), Route("", queue))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import amqp
@@ -285,13 +286,15 @@ def test_a_receiver_that_objects_or_raises_keeps_a_message_and_a_failed_requeue_
     def before(sender: str, task_id: str, queue: str, arguments: Any, **_: Any) -> str | None:
         if task_id == "raises":
             arguments()
+        if task_id == "leaves":
+            sys.exit(3)
         return f"{sender} may not go to {queue}" if task_id == "objects" else None
 
     def after(task_id: str, queue: str, **_: Any) -> None:
         failed.append((task_id, queue))
 
     target = lab.queue()
-    name = bury(lab, "a", "objects", "raises", queue=target)
+    name = bury(lab, "a", "objects", "raises", "leaves", queue=target)
     bury(lab, "lost", queue="gone")
     with receiving(before_requeue, before), receiving(requeue_failed, after):
         outcome = requeue(lab.connection, settings_of(lab), ALL)
@@ -299,8 +302,9 @@ def test_a_receiver_that_objects_or_raises_keeps_a_message_and_a_failed_requeue_
     problems = {failure.found.task_id: failure.problem for failure in outcome.failed}
     assert problems["objects"] == f"shop.charge may not go to {target}"
     assert "before raised UndecodableError: no content type" in problems["raises"]
+    assert problems["leaves"] == "a receiver of before_requeue raised SystemExit: 3"
     assert failed == [("lost", "gone")]
-    assert ids(lab, name) == ["objects", "raises", "lost"]
+    assert ids(lab, name) == ["objects", "raises", "leaves", "lost"]
 
 
 @BOTH_TYPES

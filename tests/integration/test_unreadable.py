@@ -11,10 +11,10 @@ import kombu
 import pytest
 from django.db import connection
 
+from celery_rmq_delay.amqp.confirms import ConfirmingPublisher
 from celery_rmq_delay.amqp.frames import tolerant
 from celery_rmq_delay.contrib.django.models import Operation, UnreadableMessage
 from celery_rmq_delay.contrib.django.services import unreadable
-from celery_rmq_delay.contrib.django.services.operations.publishing import Publisher
 from celery_rmq_delay.exceptions import RmqDelayError
 from tests.support.brokers.lab import contents
 from tests.support.django import shop
@@ -181,10 +181,10 @@ def test_without_a_confirm_a_message_stays_with_an_unknown_outcome(
 ) -> None:
     row = event(rig)
 
-    def silent(self: Publisher) -> None:
+    def silent(self: ConfirmingPublisher, timeout: float) -> None:
         raise TimeoutError
 
-    monkeypatch.setattr(Publisher, "_await", silent)
+    monkeypatch.setattr(ConfirmingPublisher, "wait", silent)
     done = unreadable.requeue(row, "payments", actor=ALICE)
     assert done.problem.startswith("It is unknown whether the message is in the queue payments: no confirm in 30 s.")
     assert (done.operation.ok, done.operation.failed, done.operation.unknown) == (0, 0, 1)

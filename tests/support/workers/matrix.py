@@ -15,8 +15,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, NamedTuple
 
 import celery
+from celery import signals
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry
+from celery.utils.dispatch import Signal
 
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.decision import Action, Attempt, End, Ending, end
@@ -59,6 +61,8 @@ class Outcome:
     #: Whether an attempt may run twice: a pool gives a job to another process if the first is lost so soon that the
     #: pool has not read yet that it had begun.
     repeats: bool = False
+    #: A signal of the task's process with a receiver that panics.
+    panics_at: Signal | None = None
 
 
 def first(how: End, later: End = End.SUCCEEDED) -> Callable[[int, int], End]:
@@ -152,6 +156,10 @@ def panicking_hook(_task: Any, *_: Any) -> None:
     raise Panic("an extension panics in a hook")
 
 
+def panicking_receiver(**_: Any) -> None:
+    raise Panic("an extension panics in a receiver")
+
+
 def take_nothing() -> None:
     pass
 
@@ -235,7 +243,17 @@ OUTCOMES = {
     "is interrupted": Outcome(raising(KeyboardInterrupt), first(End.LOST), {}),
     "panics": Outcome(raising(lambda: Panic("an extension panics")), first(End.LOST), {}),
     "raises what cannot be inspected": Outcome(raising(Sealed), first(End.LOST), {}),
-    "has an on_retry that panics": Outcome(fail_once, first(End.LOST), {"on_retry": panicking_hook}),
+    "has an on_retry that panics": Outcome(fail_once, first(End.RETRIED), {"on_retry": panicking_hook}),
+    "has an on_retry that panics after a retry with a countdown": Outcome(
+        retry_with(countdown=0.5), first(End.RETRIED), {"on_retry": panicking_hook}, asks=True
+    ),
+    "has a receiver of task_retry that panics": Outcome(
+        retry_with(countdown=0.5), first(End.RETRIED), {}, asks=True, panics_at=signals.task_retry
+    ),
+    "has a receiver of task_failure that panics": Outcome(
+        fail, always(End.RETRIED), {}, panics_at=signals.task_failure
+    ),
+    "has an on_failure that panics": Outcome(fail, always(End.RETRIED), {"on_failure": panicking_hook}),
     "panics always": Outcome(raising(GeneratorExit, once=False), always(End.LOST), {}),
     "leaks a timeout": Outcome(leak_a_timeout, first(End.LOST), {}, ("gevent",)),
     "leaks a timeout within a limit": Outcome(leak_a_timeout, first(End.LOST), {"time_limit": 30}, ("gevent",)),
@@ -291,7 +309,9 @@ def register(
             return found.act(self, count(self.request.id))
 
         options = {**OPTIONS[option][0], **found.options}
-        app.task(base=base, bind=True, shared=False, name=name_of(outcome, option), **options)(run)
+        task = app.task(base=base, bind=True, shared=False, name=name_of(outcome, option), **options)(run)
+        if found.panics_at is not None:
+            found.panics_at.connect(panicking_receiver, sender=task)
 
 
 class Expected(NamedTuple):
