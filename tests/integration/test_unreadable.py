@@ -15,6 +15,7 @@ from celery_rmq_delay.amqp.confirms import ConfirmingPublisher
 from celery_rmq_delay.amqp.frames import tolerant
 from celery_rmq_delay.contrib.django.models import Operation, UnreadableMessage
 from celery_rmq_delay.contrib.django.services import unreadable
+from celery_rmq_delay.contrib.django.services.operations.publishing import Publisher
 from celery_rmq_delay.exceptions import RmqDelayError
 from tests.support.brokers.lab import contents
 from tests.support.django import shop
