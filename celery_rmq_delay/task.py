@@ -16,7 +16,7 @@ from .durations import DelayLike, aware_eta, until_ms, whole_ms
 from .exceptions import PublishError, RmqDelayError, TopologyError
 from .publish.forward import publish_retry
 from .retry.decision import next_delay
-from .retry.delivery import Delivery, Parked, RetryPath, delivery_of
+from .retry.delivery import Delivery, Parked, Retrying, RetryPath, delivery_of
 from .settings.values import NOT_SET, check_max_retries
 from .worker.trace import LeanTrace
 
@@ -52,14 +52,13 @@ class _LimitOfOneRequest:
     """
 
     def __get__(self, task: RetryableTask | None, _owner: type) -> Any:
-        found = None if task is None else task.request.get("rmq_delay_limit")
+        found = None if task is None else Retrying.of(task.request).limit
         if found is None:
             raise AttributeError("override_max_retries")
         return found
 
     def __set__(self, task: RetryableTask, value: int | None) -> None:
-        request: Any = task.request
-        request.rmq_delay_limit = value
+        Retrying.of(task.request).limit = value
 
     def __delete__(self, task: RetryableTask) -> None:
         self.__set__(task, None)
@@ -128,7 +127,7 @@ class RetryableTask(_Task):
         """
         if isinstance(exc, Reject):
             raise exc  # Celery's autoretry_for lets only Ignore and Retry pass
-        request: Any = self.request  # has attributes of ours
+        request: Any = self.request
         given: Any = exc  # the stubs allow only an Exception
         delivery = delivery_of(request)
         delay = find_state(self.app)
@@ -145,7 +144,8 @@ class RetryableTask(_Task):
         if max_retries is not None:
             check_max_retries(max_retries, ladder, f"{self.name}, passed to retry()")
         most = self.max_retries if max_retries is None else max_retries
-        request.rmq_delay_used_up = most is not None and request.retries >= most  # Celery's retry raises then
+        retrying = Retrying.of(request)
+        retrying.is_used_up = most is not None and request.retries >= most
         queue = options.get("queue")
         queue = getattr(queue, "name", queue) or delivery.queue
         changed = bool(options) or _differs(args, request.args) or _differs(kwargs, request.kwargs)
@@ -153,13 +153,13 @@ class RetryableTask(_Task):
         if wanted is None and not delay.has_ladder(queue):  # it has no delay queues
             tier_index = ladder.tier_after(request.retries)
             wanted = ladder.ttl(tier_index, delivery.lane)
-            if not request.rmq_delay_used_up:
+            if not retrying.is_used_up:
                 what = f"tier {tier_index} of {self.name} on queue {queue!r}, whose tiers are exact delays"
                 delay.exact.check(wanted, what, wanted / 1000)
         path, tier_index = next_delay(
             delivery, ladder, request.retries, is_exact=wanted is not None, is_changed=changed or not throw
         )
-        request.rmq_delay_silent = path is not RetryPath.PUBLISH
+        retrying.path = path
         try:
             retry: Any = super().retry(
                 args,
@@ -171,7 +171,7 @@ class RetryableTask(_Task):
                 **options,
             )
         finally:
-            request.rmq_delay_silent = None
+            retrying.path = None
         if path is RetryPath.PUBLISH and not self._publish(
             delay, delivery, retry.sig, tier_index=tier_index, queue=queue, delay_ms=wanted
         ):
@@ -208,11 +208,12 @@ class RetryableTask(_Task):
     def signature_from_request(self, request: Any = None, *args: Any, **options: Any) -> Any:
         """Return the signature of a retry; one that publishes nothing while `retry` decides how to publish it."""
         current = self.request if request is None else request
-        silent = current.get("rmq_delay_silent")
-        if silent:
+        path = Retrying.of(current).path
+        if path is None:
+            return super().signature_from_request(request, *args, **options)
+        if path is not RetryPath.PUBLISH:
             return _NOTHING
-        signature = super().signature_from_request(request, *args, **options)
-        return signature if silent is None else _Unsent(signature)
+        return _Unsent(super().signature_from_request(request, *args, **options))
 
     def _exact_ms(self, delay: AppState, countdown: Any, eta: Any) -> int | None:
         """Return the exact delay in ms of a retry with a ``countdown`` or an ``eta``; None without one."""

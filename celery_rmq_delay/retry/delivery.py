@@ -47,6 +47,26 @@ def delivery_of(request: Any) -> Delivery | None:
     return found if isinstance(found, Delivery) else None
 
 
+class Retrying:
+    """What `Task.retry` keeps on the request of one attempt, in the process or thread that runs the task."""
+
+    __slots__ = ("is_used_up", "limit", "path")
+
+    def __init__(self) -> None:
+        #: The argument ``max_retries`` of `Task.retry`.
+        self.limit: int | None = None
+        #: Whether the attempt was the last one, so that Celery's ``retry`` raises.
+        self.is_used_up = False
+        #: The path of the retry that is being made; None while none is.
+        self.path: RetryPath | None = None
+
+    @classmethod
+    def of(cls, request: Any) -> Retrying:
+        """Return the one of a task's request."""
+        found: Retrying = vars(request).setdefault("rmq_delay_retrying", cls())
+        return found
+
+
 class Parked(Retry):
     """A `Retry` with the path of the message to its delay queue, and the tier or the exact delay."""
 

@@ -28,6 +28,7 @@ from celery.utils.serialization import get_pickleable_etype, get_pickleable_exce
 from celery.worker import state
 from kombu.utils.encoding import safe_repr
 
+from ..retry.delivery import Retrying
 from .hooks import missing
 from .tracebacks import format_exception
 
@@ -135,7 +136,7 @@ class LeanInfo(trace.TraceInfo):
         if exc.__traceback__ is None:
             exc.__traceback__ = sys.exc_info()[2]
         text = format_exception(exc, exc.__traceback__)
-        einfo = LeanExceptionInfo(exc, exc.__traceback__, text, is_last=bool(req.get("rmq_delay_used_up")))
+        einfo = LeanExceptionInfo(exc, exc.__traceback__, text, is_last=Retrying.of(req).is_used_up)
         try:
             with _only_logged("Storing FAILURE, or calling the errbacks,", task, req):
                 task.backend.mark_as_failure(
