@@ -97,7 +97,7 @@ class EventMaker:
         """Return the event of a task; a ``brief`` one has neither previews nor the text of the exception."""
         kind, at_us, request, exception, *_ = pending
         facts, message = request._request_dict, request._message
-        raw, delivery, started = message.raw_headers, facts[KEY], request.time_start
+        raw, delivery, started = request.flight.headers, facts[KEY], request.time_start
         task_id, attempt, generation = _id(request.id), _small(facts.get("retries")), h.generation(raw)
         at, life = iso(at_us), h.life(raw)
         event = (
@@ -125,10 +125,10 @@ class EventMaker:
         return f"{event}{_rest(pending, raw, attempt)}}}".encode("utf-8", "replace")
 
     def of_undecodable(
-        self, message: Message, queue: str, exception: BaseException, at_us: int, reason: str = "undecodable"
+        self, message: Message, raw: h.Headers, queue: str, exception: BaseException, at_us: int, reason: str
     ) -> bytes:
-        """Return the event of a message in the exhausted queue that could not be decoded."""
-        raw, info = message.raw_headers, message.delivery_info
+        """Return the event of a message in the exhausted queue that could not be decoded; ``raw``: its headers."""
+        info = message.delivery_info
         found = h.task_id(raw, message.properties)
         task_id, generation = _id(found) if found else None, h.generation(raw)
         attempt, life = h.retries(raw, queue), h.life(raw)

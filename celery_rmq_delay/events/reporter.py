@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .. import headers as h
 from .encode import EventMaker, PendingEvent, Waits
 from .queue import connect_events
 from .schema import EXHAUSTED, FORWARDED, PARKED, ROLLUP, ROLLUP_SECONDS
@@ -114,9 +115,12 @@ class Reporter:
             self._is_waiting = True
             self._guarded("timer", self._send_later)
 
-    def emit_undecodable(self, message: Message, queue: str, exception: BaseException, reason: str) -> None:
-        """Send the event of a message that could not be decoded."""
-        self._write(EXHAUSTED, self._maker.of_undecodable, message, queue, exception, time.time_ns() // 1000, reason)
+    def emit_undecodable(
+        self, message: Message, headers: h.Headers, queue: str, exception: BaseException, reason: str
+    ) -> None:
+        """Send the event of a message that could not be decoded; ``headers`` as received."""
+        at_us = time.time_ns() // 1000
+        self._write(EXHAUSTED, self._maker.of_undecodable, message, headers, queue, exception, at_us, reason)
 
     def send(self) -> None:
         """Encode and write all pending events."""

@@ -12,20 +12,84 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..amqp.apply import all_exist
+from ..amqp.apply import Drift, all_exist, drift
 from ..amqp.backoff import Backoff
 from ..amqp.connections import beside
 from ..amqp.record import read_record_without_publishing
-from ..exceptions import RmqDelayError
-from ..topology.transition import Applied
+from ..app.inventory import applied
+from ..app.queues import compare
+from ..commands import command
+from ..exceptions import RmqDelayError, TopologyError
+from ..names import quarantine
+from ..topology.native_retry import refusal
+from ..topology.transition import Applied, apply_plan
 
 if TYPE_CHECKING:
     from kombu import Connection
 
+    from ..amqp.capabilities import Capabilities
+    from ..app.state import AppState
     from ..topology.ladder import LadderPlan
     from .confirming import ConfirmingConnection
 
 logger = logging.getLogger(__name__)
+
+#: Seconds to wait for a record that another process holds: for the first apply of a ladder, and for later ones.
+_PATIENCE, _LITTLE_PATIENCE = 30.0, 5.0
+
+
+def plan_of(delay: AppState, queue: str, broker: Capabilities) -> LadderPlan:
+    """Return the plan of a queue's ladder for a broker."""
+    return delay.plan(queue, reason_routing=broker.reports_death_reason)
+
+
+def apply_ladder(connection: Connection, delay: AppState, queue: str, broker: Capabilities, *, known: bool) -> None:
+    """Apply the ladder of a queue; where settings forbid that, raise `TopologyError` if it is not there. Blocks.
+
+    ``known``: this process has applied it before.
+    """
+    compare(delay.app, queue, connection)
+    quorum = delay.is_quorum(queue) and delay.queue_type(queue) == "quorum"
+    if delay.has_native_retry(queue) and (refused := refusal(queue, broker, quorum=quorum)):
+        raise TopologyError(refused)
+    plan = plan_of(delay, queue, broker)
+    if delay.settings.apply_on_start:
+        if apply_plan(connection, plan, _LITTLE_PATIENCE if known else _PATIENCE, quick=True):
+            logger.info("Applied the ladder of queue %s", queue, extra={"queue": queue})
+    elif missing := _missing(connection, plan):
+        raise TopologyError(not_as_planned(f"Queue {queue!r}", missing))
+    if queue in delay.differing:
+        _read_adoption(connection, delay, plan)
+    else:
+        delay.adopted.pop(queue, None)
+    if delay.settings.apply_on_start:
+        delay.exact.bind(connection, queue)
+
+
+def _read_adoption(connection: Connection, delay: AppState, plan: LadderPlan) -> None:
+    adoption = applied(connection, plan).adoption
+    delay.learn(plan.queue, adoption)
+    if adoption is not None and adoption.in_force:
+        logger.info(
+            "Queue %s is adopted by the policy %s: its failed tasks are rejected",
+            plan.queue,
+            adoption.policy,
+            extra={"queue": plan.queue},
+        )
+
+
+def _missing(connection: Connection, plan: LadderPlan) -> list[Drift]:
+    own = quarantine(plan.queue)  # declared by the first process
+    return [each for each in drift(connection, plan.objects()) if each.name != own or each.problem == "missing"]
+
+
+def not_as_planned(what: str, missing: list[Drift]) -> str:
+    """Return the text of the error that objects in the broker are not as planned."""
+    listed = ", ".join(f"{each.kind} {each.name} ({each.problem})" for each in missing[:5])
+    return (
+        f"{what}: {len(missing)} objects are not as planned: {listed}. Messages would be lost: run "
+        f"`{command('apply')}`, or set apply_on_start=True."
+    )
 
 
 def ladder_in_force(connection: Connection, plan: LadderPlan, *, known: bool = False) -> Applied | None:

@@ -13,16 +13,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from .. import headers as h
+from .flight import InFlight, Key
 
-if TYPE_CHECKING:
-    from kombu.message import Message
-
-#: Task id, task, retries, generation, how often its task has requeued the message, and a hash of its body.
-Key = tuple[Any, str, int, int, int, int]
 #: Maximum numbers of ended attempts whose outcome could not be applied, of cancelled attempts, and of messages that
 #: look the same; and of messages that have not ended.
 _MOST = 1000
@@ -38,32 +32,14 @@ _READ_BY_THEN, _COMES_BY_THEN = 10.0, 60.0
 class Attempt(Protocol):
     """What is kept of an attempt: a `RetryableRequest`."""
 
-    @property
-    def key(self) -> Key:
-        """What identifies it among all deliveries."""
-
-    @property
-    def message(self) -> Message:
-        """The message that its outcome settles."""
-
-    @property
-    def size(self) -> int:
-        """The bytes of the message's body."""
-
-
-def key_of(task_id: Any, task: str, retries: int, headers: h.Headers, body: Any) -> Key:
-    """Return what identifies an attempt; ``headers`` and ``body``: those of its message as received."""
-    return task_id, task, retries, h.generation(headers), h.whole_number(headers.get(h.REQUEUED)), hash(body)
+    #: The delivery that its outcome settles.
+    flight: InFlight
 
 
 class Attempts:
-    """The attempts that run, that have ended, and that Celery has cancelled.
+    """The attempts that run, that have ended, and that Celery has cancelled. Threads of the pool use it, too."""
 
-    ``is_lost``: whether the channel of a message is lost. Threads of the pool use it, too.
-    """
-
-    def __init__(self, is_lost: Callable[[Message], bool]) -> None:
-        self._is_lost = is_lost
+    def __init__(self) -> None:
         #: Held while an attempt is settled, or adopts a message; and by the connection for copies.
         self.lock = threading.RLock()
         self._running: dict[Key, Attempt] = {}
@@ -96,32 +72,32 @@ class Attempts:
     def begin(self, request: Attempt) -> None:
         """Record that an attempt runs."""
         with self.lock:
-            self._running[request.key] = request
+            self._running[request.flight.key] = request
 
     def end(self, request: Attempt) -> None:
         """Record that an attempt has ended; `settle` follows."""
         with self.lock:
-            self._running.pop(request.key, None)
-            self._met.pop(request.key, None)
-            _keep(self._ended, request.key, request)
+            self._running.pop(request.flight.key, None)
+            self._met.pop(request.flight.key, None)
+            _keep(self._ended, request.flight.key, request)
 
     def settle(self, request: Attempt) -> None:
         """Record that the outcome of an attempt was applied, unless the connection of its message is lost."""
         with self.lock:
-            if self._is_lost(request.message) or self._ended.pop(request.key, None) is not request:
+            if request.flight.is_lost or self._ended.pop(request.flight.key, None) is not request:
                 return
-            if request.key not in self._alike:
-                self._forget_settled(request.key)
-                self._settled[request.key] = request, time.monotonic()
-                self._bytes += request.size
+            if request.flight.key not in self._alike:
+                self._forget_settled(request.flight.key)
+                self._settled[request.flight.key] = request, time.monotonic()
+                self._bytes += _size(request)
                 while len(self._settled) > _MOST_SETTLED or self._bytes > _MOST_BYTES:
                     self._forget_settled(next(iter(self._settled)))
 
     def cancel(self, request: Attempt) -> None:
         """Record that Celery has ended an attempt, for example as the connection was lost: its worker lives."""
         with self.lock:
-            self._running.pop(request.key, None)
-            _keep(self._cancelled, request.key, None)
+            self._running.pop(request.flight.key, None)
+            _keep(self._cancelled, request.flight.key, None)
 
     def was_cancelled(self, key: Key) -> bool:
         """Return, once, whether this worker has cancelled an attempt whose message is delivered again."""
@@ -133,22 +109,26 @@ class Attempts:
             found = self._running.get(key) or self._ended.get(key)
             if found is None and time.monotonic() - self._connected_at < _COMES_BY_THEN:
                 found, _ = self._settled.get(key, (None, 0.0))
-            return found if found is not None and self._is_lost(found.message) else None
+            return found if found is not None and found.flight.is_lost else None
 
     def adopt(self, request: Attempt) -> bool:
         """Record that an attempt goes on with another message; return whether it has ended."""
         with self.lock:
-            if self._running.get(request.key) is request:
+            if self._running.get(request.flight.key) is request:
                 return False
-            self._forget_settled(request.key)
+            self._forget_settled(request.flight.key)
             return True
 
     def _forget_settled(self, key: Key) -> None:
         if (known := self._settled.pop(key, None)) is not None:
-            self._bytes -= known[0].size
+            self._bytes -= _size(known[0])
 
 
 def _keep(known: OrderedDict[Key, Any], key: Key, value: Any, most: int = _MOST) -> None:
     known[key] = value
     if len(known) > most:
         known.popitem(last=False)
+
+
+def _size(request: Attempt) -> int:
+    return len(request.flight.message.body or b"")

@@ -19,7 +19,8 @@ from . import control, hooks  # noqa: F401 - `control` registers the command of 
 from .heartbeats import wait_for_nothing
 from .intake import guard
 from .pools import keep_written, report_untraced
-from .side import WorkerSide
+from .queues import ConsumedQueues
+from .shutdown import disconnect
 from .strategy import ATTRIBUTE
 
 logger = logging.getLogger(__name__)
@@ -45,19 +46,22 @@ class LadderStep(bootsteps.StartStopStep):
         super().__init__(c, **options)
         delay = state_of(c.app)
         delay.check_tasks()
-        self._worker = self._worker_side(c, delay)
-        if self._worker is not None:
-            c.app.conf.broker_transport_options = tolerant(c.app.conf.broker_transport_options)
-            wait_for_nothing(c)
-            guard(c, self._worker)
-            c.perform_pending_operations = partial(_perform, c, c.perform_pending_operations)
-            c.loop = partial(_loop, c.loop, self._worker)
-            restore = c._restore_prefetch_count_after_connection_restart
-            c._restore_prefetch_count_after_connection_restart = partial(self._worker.restore_prefetch, restore)
-            c.cancel_task_queue = partial(self._worker.cancel_queue, c.cancel_task_queue)
-        setattr(c, ATTRIBUTE, self._worker)
+        queues = self._consumed_queues(c, delay)
+        setattr(c, ATTRIBUTE, queues)
+        self.enabled = queues is not None  # otherwise Celery calls nothing of this step
+        if queues is None:
+            return
+        self._queues = queues
+        c.app.conf.broker_transport_options = tolerant(c.app.conf.broker_transport_options)
+        wait_for_nothing(c)
+        guard(c, queues)
+        c.perform_pending_operations = partial(_perform, c, c.perform_pending_operations)
+        c.loop = partial(_loop, c.loop, queues)
+        restore = c._restore_prefetch_count_after_connection_restart
+        c._restore_prefetch_count_after_connection_restart = partial(queues.settling.restore_prefetch, restore)
+        c.cancel_task_queue = partial(queues.cancel_queue, c.cancel_task_queue)
 
-    def _worker_side(self, c: Any, delay: AppState) -> WorkerSide | None:
+    def _consumed_queues(self, c: Any, delay: AppState) -> ConsumedQueues | None:
         """Return the package's part of the worker; None if the worker cannot support it and ``strict`` is off."""
         driver = c.conninfo.transport.driver_type
         error: RmqDelayError | None = None
@@ -69,7 +73,7 @@ class LadderStep(bootsteps.StartStopStep):
         elif text := hooks.complaint():
             error = UnknownVersionError(text)
         if error is None:
-            return WorkerSide(c, delay)
+            return ConsumedQueues(c, delay)
         if delay.settings.strict:
             raise error
         logger.warning(error)
@@ -77,37 +81,33 @@ class LadderStep(bootsteps.StartStopStep):
 
     def start(self, c: Any) -> None:
         """Set up the consumer's new connection."""
-        if self._worker is not None:
-            keep_written(c.pool)
-            report_untraced(c.pool)
-            self._worker.connect()
+        keep_written(c.pool)
+        report_untraced(c.pool)
+        self._queues.connect()
 
     def stop(self, c: Any) -> None:
         """Stop consuming; running tasks may still finish, unless the connection is lost."""
-        if self._worker is None:
-            return
         if _is_lost(c):
-            self._worker.lose()
+            self._queues.lose()
         else:
-            self._worker.stop_taking()
+            self._queues.stop_taking()
 
     def shutdown(self, c: Any) -> None:
         """Return messages that were not started, and wait for outstanding confirms, before the connection closes."""
-        if self._worker is None:
-            return
+        settling = self._queues.settling
         if not _is_lost(c):
-            self._worker.disconnect()
-        if self._worker.reporter is not None:
-            self._worker.reporter.close()
+            disconnect(settling)
+        if settling.reporter is not None:
+            settling.reporter.close()
 
 
-def _loop(loop: Callable[..., object], worker: WorkerSide, *args: Any) -> None:
+def _loop(loop: Callable[..., object], queues: ConsumedQueues, *args: Any) -> None:
     """Run Celery's loop; where the broker has ended a channel or a consumer that a reconnect restores, reconnect."""
-    _forget_reads(worker.consumer.hub)
+    _forget_reads(queues.consumer.hub)
     try:
         loop(*args)
     except NotFound as error:
-        if not worker.misses_quarantine(error):
+        if not queues.misses_quarantine(error):
             raise
         raise RecoverableConnectionError(f"A quarantine queue was deleted: {error}") from error
     except PreconditionFailed as error:

@@ -22,12 +22,12 @@ logger = logging.getLogger(__name__)
 def adoption_changed(state: Any, queue: str, adoption: Mapping[str, Any], **_: Any) -> dict[str, Any]:
     """Store the adoption that is on record for ``queue`` (used by ``rmq-delay adopt``)."""
     consumer = state.consumer
-    worker = getattr(consumer, ATTRIBUTE, None)
-    if worker is None or queue not in consumer.app.amqp.queues.consume_from:
+    queues = getattr(consumer, ATTRIBUTE, None)
+    if queues is None or queue not in consumer.app.amqp.queues.consume_from:
         return {"ok": "does not consume this queue", "consumes": False}
-    received, known = Adoption.from_json(adoption), worker.delay.adopted.get(queue)
+    received, known = Adoption.from_json(adoption), queues.delay.adopted.get(queue)
     if received is not None and (known is None or known.generation <= received.generation):
-        worker.delay.learn(queue, received)
+        queues.delay.learn(queue, received)
         if known is None or known.in_force != received.in_force:
             logger.info(
                 "Queue %s %s",
@@ -37,12 +37,12 @@ def adoption_changed(state: Any, queue: str, adoption: Mapping[str, Any], **_: A
                 else "is no longer adopted: its failed tasks are forwarded from now on",
                 extra={"queue": queue},
             )
-    rejects = worker.dead_letters(queue)
+    rejects = queues.settling.dead_letters(queue)
     return {
         "ok": "rejects" if rejects else "forwards",
         "consumes": True,
         "rejects": rejects,
-        "generation": worker.delay.adopted[queue].generation if queue in worker.delay.adopted else 0,
+        "generation": queues.delay.adopted[queue].generation if queue in queues.delay.adopted else 0,
         "address": _address(consumer),
     }
 
@@ -50,8 +50,8 @@ def adoption_changed(state: Any, queue: str, adoption: Mapping[str, Any], **_: A
 @inspect_command(name=REQUEUES, visible=False)
 def requeues(state: Any, **_: Any) -> list[dict[str, Any]]:
     """Return the tasks that requeue messages in a loop (used by ``rmq-delay doctor``)."""
-    worker = getattr(state.consumer, ATTRIBUTE, None)
-    return [] if worker is None else [vars(loop) for loop in worker.requeues.loops()]
+    queues = getattr(state.consumer, ATTRIBUTE, None)
+    return [] if queues is None else [vars(loop) for loop in queues.settling.requeues.loops()]
 
 
 def _address(consumer: Any) -> str | None:

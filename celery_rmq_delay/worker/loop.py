@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import NotFound
@@ -14,12 +13,14 @@ from ..amqp.copies import copy_of
 from ..amqp.route import Route
 from ..commands import command
 from ..exceptions import RmqDelayError, TopologyError
+from .copies import Copy, Failure
+from .flight import InFlight
+from .settle import Settling
 
 if TYPE_CHECKING:
     from kombu.message import Message
 
     from ..topology.exact.loop import Loop
-    from .settle import Settling
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +31,8 @@ _PREFETCH = 500
 class Releaser:
     """Consumes the wait queue of a loop. Any number of workers may share it."""
 
-    def __init__(self, worker: Settling, loop: Loop) -> None:
-        self._worker, self._loop = worker, loop
+    def __init__(self, settling: Settling, loop: Loop) -> None:
+        self._settling, self._loop = settling, loop
         self._consumer: Consumer | None = None
 
     def consume(self, connection: Any) -> None:
@@ -68,18 +69,15 @@ class Releaser:
             return
         queue, due = address
         if due > h.epoch_ms():
-            message.reject_log_error(logger, self._worker.consumer.connection_errors)
+            message.reject_log_error(logger, self._settling.consumer.connection_errors)
         else:
-            copy = copy_of(message, h.without_dead_letters(message.headers))
+            copy = Copy(copy_of(message, h.without_dead_letters(message.headers)), Route("", queue))
             # If that queue is missing, the message is rejected and goes around again.
             # Each round would add a message to the exhausted queue where that queue dead-letters what it refuses.
-            again = partial(self.on_message, message) if self._worker.delay.dead_letters_refused(queue) else None
-            self._worker.publish(message, copy, Route("", queue), may_reject=lambda: True, again=again)
+            again = self._settling.delay.dead_letters_refused(queue)
+            self._settling.publish(InFlight(message), lambda: copy, may_reject=lambda: True, again=again)
 
     def _give_up(self, message: Message, found: str) -> None:
         error = RmqDelayError(f"A message in {self._loop.wait} has no valid due time and queue: {found}.")
         logger.error("%s It goes to the exhausted queue.", error)
-        message.raw_headers = message.headers
-        self._worker.move_to_exhausted(
-            message, queue="", retries=0, reason="undeliverable", exception=error, traceback=None
-        )
+        self._settling.exhaust(InFlight(message), Failure("undeliverable", error))

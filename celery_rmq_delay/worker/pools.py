@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
+from .flight import InFlight
 from .trace import unreported
 
 
@@ -20,8 +21,8 @@ def report_untraced(pool: Any) -> None:
 
 
 def _apply(on_apply: Callable[..., Any], target: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    request = getattr(options.get("callback"), "__self__", None)
-    if getattr(request, "_delivery", None) is not None:  # a message that this package settles
+    flight = getattr(getattr(options.get("callback"), "__self__", None), "flight", None)
+    if isinstance(flight, InFlight) and flight.is_managed:
         target = _reporting(target)
     return on_apply(target, *given, **options)
 

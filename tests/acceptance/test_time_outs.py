@@ -76,6 +76,17 @@ def test_a_task_that_outlives_the_time_out_runs_once(timed_lab: Lab, pool: str) 
     assert worker.logs().count("Connection to broker lost") == worker.logs().count(TAKEN_BACK)
 
 
+def test_a_task_that_is_shown_under_another_name_and_outlives_the_time_out_runs_once(timed_lab: Lab) -> None:
+    lab = timed_lab
+    worker = lab.worker("prefork", 2)
+    result = lab.task("sleeps").apply_async([LONG], shadow="nap")
+
+    assert result.get(timeout=SECONDS) == "slept"
+    wait_for(lambda: nothing_is_left(lab), "queues without a message")
+    assert len(lab.attempts(result.id)) == 1
+    assert (AGAIN in worker.logs()) == (TAKEN_BACK in worker.logs())
+
+
 @POOLS
 def test_a_retry_after_the_time_out_waits_in_its_tier_and_counts_once(timed_lab: Lab, pool: str) -> None:
     lab = timed_lab

@@ -38,7 +38,7 @@ from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.exact.loop import Loop
 from celery_rmq_delay.topology.exact.plugin import Plugin
 from celery_rmq_delay.worker.loop import Releaser
-from celery_rmq_delay.worker.side import WorkerSide
+from celery_rmq_delay.worker.settle import Settling
 from tests.support.brokers.delays import TICK, assert_on_time, held
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import declare_exact, shop
@@ -482,11 +482,11 @@ class Worker:
 
         self.consumer = Consumer()
         self.consumer.app = app  # type: ignore[attr-defined]
-        self.side = WorkerSide(self.consumer, state_of(app))
-        self.side._publisher = ConfirmingPublisher(confirming_channel(self.consumer.connection))
-        self.side._in_loop = lambda: True  # type: ignore[method-assign]
+        settling = Settling(self.consumer, state_of(app), bool)
+        settling.publisher = ConfirmingPublisher(confirming_channel(self.consumer.connection))
+        settling.in_loop = lambda: True  # type: ignore[method-assign]
         self.loop = next(each for each in state_of(app).exact.topologies if isinstance(each, Loop))
-        self.releaser = Releaser(self.side, self.loop)
+        self.releaser = Releaser(settling, self.loop)
         self.releaser.on_message = self._count  # type: ignore[method-assign]
         #: How often each message came to the worker.
         self.rounds: Counter[str] = Counter()

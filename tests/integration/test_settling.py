@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import kombu
@@ -17,12 +18,14 @@ from kombu.message import Message
 
 import celery_rmq_delay
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.amqp.copies import copy_of
-from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.headers import Headers
+from celery_rmq_delay.retry.decision import Action, Arrival
 from celery_rmq_delay.retry.delivery import Delivery, RetryPath
 from celery_rmq_delay.worker.bootstep import _loop
+from celery_rmq_delay.worker.copies import Failure
+from celery_rmq_delay.worker.flight import InFlight
 from celery_rmq_delay.worker.settle import Settling
+from celery_rmq_delay.worker.shutdown import disconnect
 from tests.support.brokers.lab import Lab
 from tests.support.waiting import SECONDS, wait_for
 
@@ -64,7 +67,7 @@ def side(classic_lab: Lab) -> Iterator[Settling]:
 def settling(lab: Lab) -> Iterator[Settling]:
     app = Celery("settling", broker=lab.url, set_as_current=False)
     app.conf.rmq_delay = {"prefix": lab.names.prefix, "queue_type": lab.queue_type}
-    side = Settling(Consumer(lab, app), celery_rmq_delay.install(app))
+    side = Settling(Consumer(lab, app), celery_rmq_delay.install(app), bool)
     connect(side)
     yield side
     side.close()
@@ -73,16 +76,18 @@ def settling(lab: Lab) -> Iterator[Settling]:
 
 
 def connect(side: Settling) -> None:
-    side.choose(side.consumer.connection)
+    side.copies.choose(side.consumer.connection)
     side.open(side.consumer.connection)
 
 
-def take(side: Settling, queue: str, headers: Headers | None = None) -> Message:
+def take(side: Settling, queue: str, headers: Headers | None = None) -> InFlight:
     """Publish a message and take it on the worker's connection."""
     side.consumer.lab.publish(queue, headers=headers)
     message: Any = Queue(queue, no_declare=True)(side.consumer.connection.channel()).get()
-    message.raw_headers = message.headers
-    return message  # type: ignore[no-any-return]
+    flight = InFlight(message, queue)
+    delivery = Delivery(queue, 0, None, RetryPath.COPY)
+    flight.manage(side, Arrival(Action.RUN, delivery, 0, 0, redelivered=False, keeps_eta=False), "a", "t")
+    return flight
 
 
 def in_thread(act: Callable[[], object]) -> None:
@@ -101,8 +106,8 @@ def test_copies_of_a_thread_from_before_a_new_connection_are_left_to_the_broker(
     classic_lab: Lab, side: Settling
 ) -> None:
     queue = classic_lab.queue()
-    message = take(side, queue)
-    in_thread(lambda: side.publish(message, copy_of(message, {}), Route("", queue)))
+    flight = take(side, queue)
+    in_thread(lambda: side.copy_to(queue, flight, {}, again=False))
     side.consumer.lose()
 
     reconnect(side)
@@ -113,10 +118,10 @@ def test_copies_of_a_thread_from_before_a_new_connection_are_left_to_the_broker(
 
 def test_a_thread_may_park_a_message_while_there_is_no_connection(classic_lab: Lab, side: Settling) -> None:
     queue = classic_lab.queue()
-    message = take(side, queue)
+    flight = take(side, queue)
     side.consumer.lose()
     task: Any = None  # an exact delay asks for none
-    in_thread(lambda: side.park(message, Delivery(queue, 0, None, RetryPath.COPY), task, 0, 1, delay_ms=500))
+    in_thread(lambda: side.publish(flight, partial(side.copies.parked, flight, task, 1, delay_ms=500)))
 
     reconnect(side)
 
@@ -127,11 +132,11 @@ def test_a_quarantined_task_whose_attempt_has_ended_is_parked_without_its_kills(
     classic_lab: Lab, side: Settling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = classic_lab.queue()
-    message = take(side, queue, headers={h.CRASHES: 2, "tenant": "north"})
+    flight = take(side, queue, headers={h.CRASHES: 2, "tenant": "north"})
     copies: list[Any] = []
-    monkeypatch.setattr(side, "publish", lambda _message, copy, _route, **_: copies.append(copy))
+    monkeypatch.setattr(side, "publish", lambda _flight, make, **_: copies.append(make().message))
     task: Any = None  # an exact delay asks for none
-    side.park(message, Delivery(queue, 0, None, RetryPath.COPY), task, 0, 1, delay_ms=500)
+    side.publish(flight, partial(side.copies.parked, flight, task, 1, delay_ms=500))
 
     [copy] = copies
     assert h.CRASHES not in copy.headers
@@ -159,9 +164,9 @@ def test_a_read_of_the_lost_connection_does_not_end_the_next_one(side: Settling)
 
 def test_copies_published_by_a_thread_wait_for_the_event_loop(classic_lab: Lab, side: Settling) -> None:
     queue, target = classic_lab.queue(), classic_lab.queue()
-    message = take(side, queue)
+    flight = take(side, queue)
 
-    in_thread(lambda: side.publish(message, copy_of(message, {}), Route("", target)))
+    in_thread(lambda: side.copy_to(target, flight, {}, again=False))
 
     assert classic_lab.channel.basic_get(target) is None
     side.consumer.run()
@@ -173,14 +178,12 @@ def test_messages_that_wait_for_a_full_queue_are_logged_less_and_less_often(
 ) -> None:
     full = classic_lab.queue(**{"x-max-length": 0, "x-overflow": "reject-publish"})
     queue = classic_lab.queue()
-    messages = [take(side, queue) for _ in range(5)]
-    for message in messages:
-        message.rmq_delay = side
+    flights = [take(side, queue) for _ in range(5)]
 
     for _ in range(20):
-        for message in messages:
-            side._copy_to(full, message, 0, {}, again=bool)
-        side._publisher.drain(SECONDS)
+        for flight in flights:
+            side.copy_to(full, flight, {})
+        side.publisher.drain(SECONDS)
     logged = [record for record in caplog.records if "waits in this worker for another try" in record.getMessage()]
     assert 1 <= len(logged) < 10, "of 100 refusals"
 
@@ -192,16 +195,16 @@ def test_a_copy_refused_and_dead_lettered_leaves_its_message_and_is_tried_less_o
     limits = {"x-max-length": 0, "x-overflow": "reject-publish-dlx"}
     full = classic_lab.queue(**limits, **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
     side.delay.app.amqp.queues.add(Queue(full, queue_arguments=limits))
-    message = take(side, queue)
+    flight = take(side, queue)
     pauses: list[float] = []
     monkeypatch.setattr(side.consumer.timer, "call_after", lambda pause, *_: pauses.append(pause))
 
     for _ in range(3):
-        side._copy_to(full, message, 0, {}, again=bool)
-        side._publisher.drain(SECONDS)
+        side.copy_to(full, flight, {})
+        side.publisher.drain(SECONDS)
 
     assert sorted(set(pauses).intersection({1.0, 2.0, 4.0})) == [1.0, 2.0, 4.0]
-    assert not message.acknowledged
+    assert not flight.message.acknowledged
     assert classic_lab.get(dead, ack=True)
 
 
@@ -214,11 +217,8 @@ def test_an_exhausted_message_with_headers_that_leave_no_room_for_ours_is_reject
     side.applied.add(queue)
     classic_lab.publish(queue, headers={"id": "a", "task": "t", "x": "y" * (131_072 - 300)})
     message: Any = Queue(queue, no_declare=True)(side.consumer.connection.channel()).get()
-    message.raw_headers = message.headers
 
-    side.move_to_exhausted(
-        message, queue=queue, retries=3, reason="retries_used", exception=ValueError("no"), traceback="t"
-    )
+    side.exhaust(InFlight(message, queue), Failure("retries_used", ValueError("no"), "t"))
     side.consumer.run()
 
     assert classic_lab.get(dead, ack=True).headers["id"] == "a"
@@ -234,7 +234,7 @@ def test_a_worker_that_stops_waits_until_quorum_queues_have_its_acks(quorum_lab:
             for message in taking.taken:
                 message.ack()
             side.delivered = 64
-            side.disconnect()
+            disconnect(side)
             side.consumer.connection.close()
         assert quorum_lab.channel.basic_get(queue) is None
 

@@ -10,7 +10,7 @@ import pytest
 from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.topology.adoption import Adoption
 from celery_rmq_delay.worker.control import adoption_changed
-from celery_rmq_delay.worker.side import WorkerSide
+from celery_rmq_delay.worker.queues import ConsumedQueues
 from tests.support.apps import app_of
 
 
@@ -22,8 +22,8 @@ def state() -> Any:
     app.amqp.queues.select(["shop"])
     delay.differing.add("shop")
     consumer = SimpleNamespace(app=app)
-    consumer.rmq_delay = WorkerSide(consumer, delay)
-    consumer.rmq_delay.applied.add("shop")
+    consumer.rmq_delay = ConsumedQueues(consumer, delay)
+    consumer.rmq_delay.settling.applied.add("shop")
     return SimpleNamespace(consumer=consumer)
 
 
@@ -33,7 +33,7 @@ def broadcast(state: Any, generation: int, *, in_force: bool, queue: str = "shop
 
 
 def test_a_worker_rejects_after_an_adoption_and_forwards_after_its_undo(state: Any) -> None:
-    worker = state.consumer.rmq_delay
+    worker = state.consumer.rmq_delay.settling
     assert not worker.dead_letters("shop")
     answer = broadcast(state, 1, in_force=True)
     assert (answer["consumes"], answer["rejects"], answer["generation"]) == (True, True, 1)

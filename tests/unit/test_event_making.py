@@ -54,7 +54,8 @@ def request(task: Any, **changes: Any) -> Any:
     info = {"exchange": raw.pop("exchange", ""), "routing_key": raw.pop("routing_key", "celery")}
     return SimpleNamespace(
         _request_dict={**raw, KEY: Delivery(raw.pop("queue", "celery"), 0, None, RetryPath.REJECT)},
-        _message=SimpleNamespace(raw_headers=raw, delivery_info=info),
+        _message=SimpleNamespace(delivery_info=info),
+        flight=SimpleNamespace(headers=raw),
         id=raw["id"],
         task=task,
         argsrepr=raw["argsrepr"],
@@ -216,12 +217,13 @@ def test_rollups_and_undecodable_messages_have_events(maker: EventMaker) -> None
     ]
     for raw, properties, attempt in cases:
         message: Any = SimpleNamespace(
-            raw_headers=raw,
             properties=properties,
             body=b"\xff{",
             delivery_info={"exchange": "", "routing_key": "celery"},
         )
-        event = Event.from_json(maker.of_undecodable(message, "celery", ValueError("password=hunter2"), AT))
+        event = Event.from_json(
+            maker.of_undecodable(message, raw, "celery", ValueError("password=hunter2"), AT, "undecodable")
+        )
         known = bool(raw or properties)
         assert event.task_id == ("t1" if known else None)
         assert event.event_id == (event_id("t1", 0, attempt, "exhausted") if known else digest_id(b"\xff{"))
