@@ -17,6 +17,7 @@ __all__ = [
     "IntervalError",
     "LeaseLostError",
     "LockTimeoutError",
+    "LostError",
     "ManagementError",
     "NackedError",
     "NotFinishedError",
@@ -44,6 +45,10 @@ __all__ = [
 
 class RmqDelayError(Exception):
     """Base class of the errors that the package raises for its users."""
+
+
+class LostError(RmqDelayError):
+    """This process has lost the right to go on: it was suspended, or cut off, and another process has taken over."""
 
 
 # -- settings and calls ------------------------------------------------------------------------------------------------
@@ -100,7 +105,7 @@ class LockTimeoutError(TopologyError):
     """Another process held the lock on the record of a queue's ladder for too long."""
 
 
-class LockLostError(TopologyError):
+class LockLostError(TopologyError, LostError):
     """RabbitMQ has taken back the lock on the record of a queue's ladder while a process changed the ladder."""
 
 
@@ -203,7 +208,7 @@ class OperationBusyError(RmqDelayError):
     """An operation has ended, or another process runs it."""
 
 
-class LeaseLostError(RmqDelayError):
+class LeaseLostError(LostError):
     """Another process has taken over the operation because this one did not renew its lease in time."""
 
 

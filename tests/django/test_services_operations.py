@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -166,16 +168,62 @@ def test_an_operation_runs_once() -> None:
         run(operation)
 
 
+def taken_over(operation: Operation) -> lease.Lease:
+    """Return the lease of another process: to it, the runner is dead (suspended, cut off, or the clock has jumped)."""
+    Operation.objects.update(heartbeat_at=timezone.now() - 2 * lease.STALE_AFTER)
+    return lease.Lease.take(Operation.objects.get(pk=operation.pk))
+
+
 @BOTH_DATABASES
 def test_a_running_operation_is_left_to_its_runner_until_the_runner_is_silent() -> None:
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE, reason="")
-    first = lease.Lease.take(operation)
+    lease.Lease.take(operation)
     with pytest.raises(lease.OperationBusyError, match="runs it"):
         run(operation)
     Operation.objects.update(heartbeat_at=timezone.now() - 2 * lease.STALE_AFTER)
     assert run(operation).ok == 1
-    with pytest.raises(lease.LeaseLostError):
-        first.beat()
+
+
+WRITES: dict[str, Callable[[lease.Lease], object]] = {
+    "beat": lambda held: held.beat(ok=7),
+    "check": lambda held: held.check(),
+    "settle": lambda held: held.settle([lease.Settled(OperationItem.objects.get(), Outcome.OK)]),
+    "note": lambda held: held.note("lost"),
+    "done": lambda held: held.finish(State.DONE, Outcome.SKIPPED),
+    "cancelled": lambda held: held.finish(State.CANCELLED, Outcome.CANCELLED, note="lost"),
+}
+
+
+@BOTH_DATABASES
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_runner_whose_operation_was_taken_over_writes_nothing(write: Callable[[lease.Lease], object]) -> None:
+    operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
+    first = lease.Lease.take(operation)
+    second = taken_over(operation)
+    before = [Operation.objects.values().get(), OperationItem.objects.values().get()]
+    with pytest.raises(LeaseLostError), transaction.atomic() if write is WRITES["settle"] else nullcontext():
+        write(first)
+    assert [Operation.objects.values().get(), OperationItem.objects.values().get()] == before
+    assert second.check() == State.RUNNING
+
+
+@BOTH_DATABASES
+@pytest.mark.parametrize(("state", "rest"), [(State.DONE, Outcome.SKIPPED), (State.CANCELLED, Outcome.CANCELLED)])
+def test_a_runner_that_is_outrun_while_it_finishes_does_not_end_the_operation(
+    state: str, rest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
+    first = lease.Lease.take(operation)
+
+    def outrun(detail: str) -> str:
+        taken_over(operation)
+        return detail
+
+    monkeypatch.setattr(lease, "shortened", outrun)
+    with pytest.raises(LeaseLostError):
+        first.finish(state, rest)
+    assert Operation.objects.get().state == State.RUNNING
+    assert OperationItem.objects.get().outcome == Outcome.PENDING
 
 
 @BOTH_DATABASES
@@ -189,9 +237,9 @@ def test_a_pausing_operation_renews_its_heartbeat_when_it_is_time(monkeypatch: p
     monkeypatch.setattr(lease, "BEAT_EVERY", 0)
     assert held.check() == State.RUNNING
     assert Operation.objects.get().heartbeat_at > old
+    taken_over(operation)
     for every in (0, 1_000):
         monkeypatch.setattr(lease, "BEAT_EVERY", every)
-        Operation.objects.update(runner="another")
         with pytest.raises(LeaseLostError):
             held.check()
 
@@ -210,6 +258,10 @@ def test_an_operation_that_waits_is_cancelled_at_once() -> None:
 @BOTH_DATABASES
 def test_an_operation_is_handed_over_when_its_process_has_to_stop() -> None:
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE, reason="")
+    held = lease.Lease.take(operation)
+    held.hand_over()
+    with pytest.raises(LeaseLostError):
+        held.check()
     assert run(operation, stop=lambda: True).state == State.PENDING
     assert report(operation) == "0 discarded, 1 to go"
     assert run(operation).message == "1 discarded"

@@ -8,12 +8,13 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
+from ....fence import process_name
 from ..alerts.notifier import notifying
 from ..broker import delay
 from ..conf import conf
 from .announcing import notify
 from .batches import Writer
-from .collector import Collector, Options, name
+from .collector import Collector, Options
 from .consumer import Consumer
 from .database import Database
 from .gathering import History, open_files
@@ -41,7 +42,7 @@ def collect(options: Options, health_file: Path | None, http: str | None, stop: 
     database, health = Database(partial(notify, observe=observe if http else None)), Health(health_file)
     tables_of(database.connection)
     writer = Writer(Reader(events, settings.redaction), database, stop, history=history)
-    status = Status(name(), events, database, writer)
+    status = Status(process_name(), events, database, writer)
     consumer = Consumer(app_side, queues, options.prefetch(gathers=writer.gathers))
     pages = {"/healthz": health.page, "/metrics": page}
     with notifying(), HealthServer(http, pages) if http else nullcontext():

@@ -7,8 +7,6 @@ Batches are written one after the other, and acked in the same order.
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
 from collections import deque
@@ -260,8 +258,3 @@ class Collector:
             self._settle()
             self._secure(all_of_it=not self._under_way)
             self._consumer.pause(_BUSY)
-
-
-def name() -> str:
-    """Return the name of this collector: host and process id."""
-    return f"{socket.gethostname()}:{os.getpid()}"

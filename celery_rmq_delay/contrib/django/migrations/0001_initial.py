@@ -266,6 +266,7 @@ class Migration(migrations.Migration):
                 ("finished_at", models.DateTimeField(blank=True, null=True, verbose_name="finished")),
                 ("heartbeat_at", models.DateTimeField(blank=True, null=True)),
                 ("runner", models.CharField(blank=True, max_length=255)),
+                ("generation", models.PositiveIntegerField(default=0)),
                 ("message", models.TextField(blank=True, verbose_name="result")),
                 ("details", models.JSONField(blank=True, default=dict, verbose_name="details")),
                 (

@@ -65,6 +65,8 @@ class Operation(models.Model):
     #: The last heartbeat of the runner, and its name: an operation whose runner died is taken over.
     heartbeat_at = models.DateTimeField(null=True, blank=True)
     runner = models.CharField(max_length=255, blank=True)
+    #: How often a runner has taken it: part of each write of the runner, so one that was taken over changes nothing.
+    generation = models.PositiveIntegerField(default=0)
     #: The result as text, and data for the audit: the diff of an edit, the filters of a selection.
     message = models.TextField("result", blank=True)
     details = models.JSONField("details", default=dict, blank=True)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,6 +10,7 @@ from datetime import datetime, timedelta
 from django.db.models import F, Q
 
 from .....exceptions import LeaseLostError, OperationBusyError
+from .....fence import process_name
 from ...models import Operation, OperationItem
 from ...transactions import committed
 from .. import clock
@@ -35,6 +33,8 @@ _COUNTERS = {
     Outcome.UNTRIED: "failed",
     Outcome.UNKNOWN: "unknown",
 }
+#: The fields that the end of an operation changes.
+_AT_THE_END = ("state", "details", "message", "finished_at", *dict.fromkeys(_COUNTERS.values()))
 
 
 def may_start(now: datetime) -> Q:
@@ -51,29 +51,22 @@ class Settled:
     detail: str = ""
 
 
-def process_name() -> str:
-    """Return a name of this process, which no other call returns."""
-    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-
-
 class Lease:
-    """The right to run one operation. Every step renews it, and stops where another process has taken it over."""
+    """The right to run one operation. Every write carries its generation: one that was taken over raises an error."""
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
-        self._runner = process_name()
-        self._mine = Operation.objects.filter(pk=operation.pk, runner=self._runner)
+        operation.refresh_from_db(fields=["generation"])
+        self._generation = operation.generation + 1
+        self._mine = Operation.objects.filter(pk=operation.pk, generation=self._generation)
         self._beaten = time.monotonic()
 
     @classmethod
     def take(cls, operation: Operation) -> Lease:
         """Claim an operation that may start, or whose runner is dead. Raises `OperationBusyError` for any other."""
         lease, now = cls(operation), clock.now()
-        this = Operation.objects.filter(pk=operation.pk)
-        new = {"runner": lease._runner, "heartbeat_at": now}
-        waits = this.filter(may_start(now), state=State.PENDING)
-        orphaned = this.filter(state__in=GOING, heartbeat_at__lt=now - STALE_AFTER)
-        if not waits.update(state=State.RUNNING, **new) and not orphaned.update(**new):
+        waits, orphaned = Q(may_start(now), state=State.PENDING), Q(state__in=GOING, heartbeat_at__lt=now - STALE_AFTER)
+        if not lease._take(waits, state=State.RUNNING) and not lease._take(orphaned):
             operation.refresh_from_db()
             if operation.state == State.PENDING and operation.not_before is not None:
                 raise OperationBusyError(f"Operation {operation.pk} does not start before {operation.not_before}.")
@@ -81,9 +74,15 @@ class Lease:
                 f"Operation {operation.pk} is {operation.get_state_display().lower()}"
                 + (f": {operation.runner} runs it." if operation.state in GOING else ".")
             )
-        this.filter(started_at=None).update(started_at=now)
+        lease._mine.filter(started_at=None).update(started_at=now)
         operation.refresh_from_db()
         return lease
+
+    def _take(self, free: Q, **changes: object) -> bool:
+        """Become the runner of an operation that is ``free``, with changes; return whether that was possible."""
+        free_still = Operation.objects.filter(free, pk=self.operation.pk, generation=self._generation - 1)
+        new = {"generation": self._generation, "runner": process_name(), "heartbeat_at": clock.now()}
+        return bool(free_still.update(**new, **changes))
 
     def beat(self, **changes: object) -> str:
         """Renew the heartbeat, with changes of the operation; return its state. Raises `LeaseLostError`."""
@@ -92,9 +91,14 @@ class Lease:
         self._beaten = time.monotonic()
         return self._mine.values_list("state", flat=True).get()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for a heartbeat."""
+        return time.monotonic() - self._beaten >= BEAT_EVERY
+
     def check(self) -> str:
         """Return the state of the operation, as `beat`, which it calls if it is time."""
-        if time.monotonic() - self._beaten >= BEAT_EVERY:
+        if self.is_due:
             return self.beat()
         state = self._mine.values_list("state", flat=True).first()
         if state is None:
@@ -122,43 +126,49 @@ class Lease:
 
     def hand_over(self) -> None:
         """Leave the rest to another process; a requested cancellation stays requested."""
-        old = clock.now() - 2 * STALE_AFTER
-        if not self._mine.filter(state__in=(State.RUNNING, State.CANARY)).update(state=State.PENDING, runner=""):
-            self._mine.update(heartbeat_at=old)
+        given_up = {"state": State.PENDING, "runner": "", "generation": F("generation") + 1}
+        if not self._mine.filter(state__in=(State.RUNNING, State.CANARY)).update(**given_up):
+            self._mine.update(heartbeat_at=clock.now() - 2 * STALE_AFTER)
 
-    def finish(self, state: str, rest: str, detail: str = "", *, note: str = "") -> None:
-        """End the operation: pending tasks get the outcome ``rest`` and ``detail``, the operation gets ``note``."""
+    def note(self, text: str) -> None:
+        """Store a note in the details of the operation. Raises `LeaseLostError`."""
 
         def step() -> None:
-            left = OperationItem.objects.filter(operation=self.operation, outcome=Outcome.PENDING)
-            count = left.update(outcome=rest, detail=shortened(detail), finished_at=clock.now())
-            if count and rest in _COUNTERS:
-                counter = _COUNTERS[Outcome(rest)]
-                self.beat(**{counter: F(counter) + count})
-            _conclude(self.operation, state, note)
+            self.beat()  # locks the row
+            self.operation.refresh_from_db(fields=["details"])
+            self.beat(details={**self.operation.details, "note": text})
 
-        committed(self.beat)
+        committed(step)
+
+    def finish(self, state: str, rest: str, detail: str = "", *, note: str = "") -> None:
+        """End the operation: pending tasks get the outcome ``rest`` and ``detail``, the operation gets ``note``.
+
+        Raises `LeaseLostError`, and has then changed nothing.
+        """
+
+        def step() -> None:
+            self.beat()  # the first statement has to be a write: SQLite cannot upgrade a read transaction
+            operation, now = self.operation, clock.now()
+            operation.refresh_from_db()
+            left = OperationItem.objects.filter(operation=operation, outcome=Outcome.PENDING)
+            count = left.update(outcome=rest, detail=shortened(detail), finished_at=now)
+            if counter := _COUNTERS.get(Outcome(rest)):
+                setattr(operation, counter, getattr(operation, counter) + count)
+            if state == State.DONE:
+                # The records of the other tasks were deleted meanwhile, and the items with them.
+                operation.skipped += operation.remaining
+            operation.state, operation.finished_at = state, now
+            operation.details = {**operation.details, "note": note} if note else operation.details
+            operation.message = report(operation)
+            self.beat(**{name: getattr(operation, name) for name in _AT_THE_END})
+
         committed(step)
 
 
-def finish_cancelled(operation: Operation) -> None:
-    """End a cancelled operation that has no runner."""
-
-    def step() -> None:
-        left = OperationItem.objects.filter(operation=operation, outcome=Outcome.PENDING)
-        left.update(outcome=Outcome.CANCELLED, finished_at=clock.now())
-        _conclude(operation, State.CANCELLED, "")
-
-    committed(step)
-
-
-def _conclude(operation: Operation, state: str, note: str) -> None:
-    operation.refresh_from_db()
-    if state == State.DONE and operation.remaining:
-        # Their records were deleted meanwhile, and the items with them.
-        Operation.objects.filter(pk=operation.pk).update(skipped=F("skipped") + operation.remaining)
-    details = {**operation.details, "note": note} if note else operation.details
-    Operation.objects.filter(pk=operation.pk).update(state=state, details=details, finished_at=clock.now())
-    operation.refresh_from_db()
-    operation.message = report(operation)
-    operation.save(update_fields=["message"])
+def cancel_waiting(operation: Operation, details: dict[str, object]) -> bool:
+    """End an operation that waits for a runner, with these details; return False where it does not."""
+    lease = Lease(operation)
+    if not lease._take(Q(state=State.PENDING), state=State.CANCELLING, details=details):
+        return False
+    lease.finish(State.CANCELLED, Outcome.CANCELLED)
+    return True

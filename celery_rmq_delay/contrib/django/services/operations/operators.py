@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from datetime import datetime, timedelta
 
+from .....fence import process_name
 from ...models import OperatorStatus
 from ...transactions import DATABASE_AWAY
 from .. import clock
-from .lease import STALE_AFTER, process_name
+from .lease import STALE_AFTER
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +30,8 @@ class Presence:
     """The row of this process, from the first heartbeat to the end of the block."""
 
     def __init__(self) -> None:
-        self._name, self._began, self._due = process_name(), clock.now(), 0.0
+        # Containers can share a host name, and have the same process ids.
+        self._name, self._began, self._due = f"{process_name()}:{uuid.uuid4().hex[:8]}", clock.now(), 0.0
 
     def __enter__(self) -> Presence:
         return self

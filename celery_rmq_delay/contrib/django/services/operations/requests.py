@@ -152,12 +152,8 @@ def run(operation: Operation, *, stop: Callable[[], bool] | None = None) -> Oper
 
 def cancel(operation: Operation, actor: Actor) -> Operation:
     """Request the end of an operation. Finished tasks and finished operations stay as they are."""
-    now = clock.now()
     details = {**operation.details, "cancelled_by": actor.name}
-    waiting = Operation.objects.filter(pk=operation.pk, state=State.PENDING)
-    if waiting.update(state=State.CANCELLING, details=details, heartbeat_at=now):
-        lease.finish_cancelled(operation)
-    else:
+    if not lease.cancel_waiting(operation, details):
         going = Operation.objects.filter(pk=operation.pk, state__in=[State.RUNNING, State.CANARY])
         going.update(state=State.CANCELLING, details=details)
     operation.refresh_from_db()

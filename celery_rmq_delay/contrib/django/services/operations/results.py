@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -13,8 +13,9 @@ from celery import Celery
 from django.db import connections
 
 from ...broker import celery_app
-from ...models import Operation, TaskRecord
+from ...models import TaskRecord
 from ...transactions import committed
+from .lease import Lease
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +23,6 @@ logger = logging.getLogger(__name__)
 SILENCE = 5.0
 #: Seconds for all results of an operation: base timeout, plus this much per task.
 SECONDS, SECONDS_PER_TASK = 10.0, 0.02
-#: Seconds between two heartbeats while results are stored.
-_BEAT_EVERY = 5.0
 
 
 class _Writer(threading.Thread):
@@ -60,12 +59,12 @@ class Results:
     """Stores REVOKED for the tasks that one operation discards.
 
     The first error, or a result backend that hangs, ends this for the whole operation: it is logged once and noted in
-    the operation. ``beat`` renews the heartbeat of the operation.
+    the operation.
     """
 
-    def __init__(self, operation: Operation, beat: Callable[[], object]) -> None:
-        self._operation, self._beat = operation, beat
-        self._left = SECONDS + operation.requested * SECONDS_PER_TASK
+    def __init__(self, lease: Lease) -> None:
+        self._lease, self._operation = lease, lease.operation
+        self._left = SECONDS + self._operation.requested * SECONDS_PER_TASK
         self._gave_up = False
 
     def revoke(self, records: Iterable[TaskRecord]) -> None:
@@ -90,7 +89,7 @@ class Results:
 
     def _waited_for(self, writer: _Writer) -> bool:
         """Return whether the thread has ended within the limits."""
-        began = progressed = beaten = time.monotonic()
+        began = progressed = time.monotonic()
         seen = 0
         while True:
             writer.join(0.1)
@@ -102,9 +101,8 @@ class Results:
                 seen, progressed = writer.count, now
             if now - progressed > SILENCE or now - began > self._left:
                 return False
-            if now - beaten > _BEAT_EVERY:
-                self._beat()
-                beaten = now
+            if self._lease.is_due:
+                committed(self._lease.beat)
 
     def _give_up(self, why: str, stored: int, wanted: int) -> None:
         self._gave_up = True
@@ -115,14 +113,7 @@ class Results:
             stored,
             wanted,
         )
-        note = f"The result backend failed ({why[:200]}): not all results are REVOKED"
-
-        def step() -> None:
-            this = Operation.objects.select_for_update(no_key=True).get(pk=self._operation.pk)
-            this.details = {**this.details, "note": note}
-            this.save(update_fields=["details"])
-
-        committed(step)
+        self._lease.note(f"The result backend failed ({why[:200]}): not all results are REVOKED")
 
 
 def _bounded(backend: Any) -> Any:

@@ -29,7 +29,7 @@ class Discard:
     def __init__(self, lease: Lease, link: Link, tick: Callable[[], None]) -> None:
         self._lease, self._tick = lease, tick
         self._parked = parked.Discard(lease, link, tick)
-        self._results = Results(lease.operation, lambda: committed(lease.beat))
+        self._results = Results(lease)
 
     def resume(self) -> None:
         """Do nothing: unfinished tasks are found again."""
