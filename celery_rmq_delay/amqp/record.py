@@ -97,28 +97,23 @@ class Record:
 
     def declare(self, objects: Objects) -> None:
         """Declare objects, as `apply.declare` does. Raises `LockLostError`, like each change under the lock."""
-        self.check()
-        apply.declare(self._channel, objects)
+        apply.declare(self._held(), objects)
 
     def bind(self, binding: Binding) -> None:
         """Add one binding."""
-        self.check()
-        apply.bind(self._channel, binding)
+        apply.bind(self._held(), binding)
 
     def unbind(self, *bindings: Binding) -> None:
         """Remove bindings, if they exist."""
-        self.check()
-        apply.unbind(self._channel, *bindings)
+        apply.unbind(self._held(), *bindings)
 
     def delete_exchange(self, name: str) -> None:
         """Delete an exchange, if it exists."""
-        self.check()
-        apply.delete_exchange(self._channel, name)
+        apply.delete_exchange(self._held(), name)
 
     def delete_unused(self, connection: Connection, queue: Queue) -> bool:
         """Delete a queue that has no consumer and no ready message; return whether it is gone."""
-        self.check()
-        return apply.delete_unused(connection, queue, self._channel)
+        return apply.delete_unused(connection, queue, self._held())
 
     def start_move(self, copy: Queue) -> None:
         """Copy the value to the queue ``copy``, then delete the record's queue, and the lock with it."""
@@ -126,9 +121,9 @@ class Record:
             self.moving = True
             self.save(self.value)
             self._channel.queue_delete(copy.name)
-            declare(self._channel, Objects(queues=(copy,)))
+            self.declare(Objects(queues=(copy,)))
             self._publish(copy.name)
-        self._channel.queue_delete(self._queue)
+        self._held().queue_delete(self._queue)
 
     def finish_move(self, copy: Queue, value: dict[str, Any] | None) -> None:
         """Save the value of the queue ``copy`` where the record has none, and delete that queue."""
@@ -136,8 +131,13 @@ class Record:
             self.moving = True
             self.save(value)
         if self.moving:
-            self._channel.queue_delete(copy.name)
+            self._held().queue_delete(copy.name)
             self.moving = False
+
+    def _held(self) -> amqp.Channel:
+        """Return the channel for one change. Raises `LockLostError`."""
+        self.check()
+        return self._channel
 
     def _publish(self, queue: str) -> str:
         body = json.dumps({"generation": self._generation, "value": self.value, "moving": self.moving})

@@ -132,9 +132,9 @@ def _restore(connection: Connection, plan: LadderPlan, timeout: float) -> None:
 def _apply(connection: Connection, plan: LadderPlan, lock_timeout: float, *, quick: bool, reset: bool) -> bool:
     apply.ensure_queue(connection, plan.exhausted_queue())
     quarantine = plan.quarantine_queue()  # shared with workers of another prefix
-    with locked_record(connection, plan.record_queue(), lock_timeout) as (channel, record):
+    with locked_record(connection, plan.record_queue(), lock_timeout) as (_, record):
         if reset and record.value is None:
-            _reset(connection, plan)
+            _reset(connection, plan, record)
         before = recorded(connection, plan, record)
         objects = plan.objects(before.highest_tier)
         expected = objects + _marker(plan, before)
@@ -142,7 +142,7 @@ def _apply(connection: Connection, plan: LadderPlan, lock_timeout: float, *, qui
             known = (*objects.bindings, *_reason_bindings(plan)[0])
             of_others = (plan.queue, plan.exhausted)
             bindings = tuple(each for each in known if each.to == "queue" and each.destination in of_others)
-            apply.declare(channel, replace(objects, bindings=bindings).without([quarantine]))
+            record.declare(replace(objects, bindings=bindings).without([quarantine]))
             return False
         for unknown in plan.ladders.keys() - before.ladders.keys():
             # A ladder of a lost record may lead to another exhausted queue, too.
@@ -215,7 +215,7 @@ def _in_order_of_deletion(plan: LadderPlan) -> list[str]:
     return [each.name for each in sorted(plan.routing_exchanges, key=active.__contains__)]
 
 
-def _reset(connection: Connection, plan: LadderPlan) -> None:
+def _reset(connection: Connection, plan: LadderPlan, record: Record) -> None:
     """Delete the exchanges in force if the record is lost; messages that are rejected meanwhile are lost."""
     if not unrecorded(connection, plan).is_lost:
         return
@@ -225,10 +225,9 @@ def _reset(connection: Connection, plan: LadderPlan) -> None:
             f"Queue {plan.queue!r} is consumed (consumers: {origin.consumer_count}): stop all its workers first, "
             "and wait until they have ended. Messages that they reject while the ladder is replaced would be lost."
         )
-    with connection.channel() as channel:
-        apply.declare(channel, Objects(plan.routing_exchanges))  # refused before anything is deleted
-        for exchange in _in_order_of_deletion(plan):
-            apply.delete_exchange(channel, exchange)
+    record.declare(Objects(plan.routing_exchanges))  # refused before anything is deleted
+    for exchange in _in_order_of_deletion(plan):
+        record.delete_exchange(exchange)
 
 
 def lost_record(plan: LadderPlan) -> tuple[str, str]:

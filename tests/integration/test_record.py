@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import amqp
+import kombu
 import pytest
 
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.confirms import publisher_on
-from celery_rmq_delay.amqp.objects import Queue
+from celery_rmq_delay.amqp.objects import Binding, Objects, Queue
 from celery_rmq_delay.amqp.record import Record, locked_record, read_record, read_record_without_publishing
 from celery_rmq_delay.amqp.route import Route
-from celery_rmq_delay.exceptions import BrokerBlockedError, LockTimeoutError
+from celery_rmq_delay.exceptions import BrokerBlockedError, LockLostError, LockTimeoutError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.transition import apply_plan
@@ -190,3 +192,34 @@ def test_a_record_that_is_held_or_missing_shows_nothing_at_a_glimpse(lab: Lab, q
     save(lab, queue, {"number": 1})
     with locked_record(lab.connect(), queue, BUSY):
         assert read_record_without_publishing(lab.connection, queue, 0.3) is None
+
+
+WRITES: dict[str, Callable[[Record, Lab, Queue], object]] = {
+    "save": lambda record, _lab, _other: record.save({"number": 3}),
+    "declare": lambda record, _lab, other: record.declare(Objects(queues=(other,))),
+    "bind": lambda record, _lab, other: record.bind(Binding("amq.fanout", other.name)),
+    "unbind": lambda record, _lab, other: record.unbind(Binding("amq.fanout", other.name)),
+    "delete exchange": lambda record, _lab, other: record.delete_exchange(other.name),
+    "delete unused": lambda record, lab, other: record.delete_unused(lab.connection, other),
+    "start move": lambda record, _lab, other: record.start_move(other),
+    "finish move": lambda record, _lab, other: record.finish_move(other, None),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_holder_whose_lock_was_taken_back_changes_nothing(
+    classic_lab: Lab, write: Callable[[Record, Lab, Queue], object]
+) -> None:
+    lab, queue = classic_lab, classic_lab.plan(Ladder((1000,))).record_queue()
+    other = replace(queue, name=lab.queue())
+    with (
+        pytest.raises(LockLostError),
+        kombu.Connection(lab.url) as lost,
+        locked_record(lost, queue, BUSY) as (_, record),
+    ):
+        record.moving = True
+        lab.channel.queue_delete(queue.name)  # ends its consumer, as the end of a partition does
+        save(lab, queue, {"number": 2})
+        write(record, lab, other)
+    assert read_record(lab.connection, queue) == {"number": 2}
+    assert ready_counts(lab.connection, [other.name]) == {other.name: 0}
