@@ -30,6 +30,7 @@ __all__ = [
     "RecordGoneError",
     "RefusedError",
     "RmqDelayError",
+    "RunLostError",
     "SelectionError",
     "ServerNotFoundError",
     "ServerStartError",
@@ -188,6 +189,10 @@ class HistoryError(RmqDelayError):
 
 class AnalyticsError(RmqDelayError):
     """The history, or the output computed from it, cannot be read or written."""
+
+
+class RunLostError(AnalyticsError, LostError):
+    """Another run has taken over the output, or its lock was removed: this one publishes nothing."""
 
 
 class IntervalError(RmqDelayError, ValueError):

@@ -18,7 +18,7 @@ from celery_rmq_delay.analytics.storage import local
 from celery_rmq_delay.analytics.storage.files import Storage
 from celery_rmq_delay.analytics.storage.local import LocalStorage
 from celery_rmq_delay.analytics.storage.locking import DEAD_AFTER, LOCK, Lock, locked
-from celery_rmq_delay.exceptions import AnalyticsError
+from celery_rmq_delay.exceptions import AnalyticsError, RunLostError
 from tests.support.waiting import wait_for
 
 
@@ -106,13 +106,13 @@ def test_the_lock_is_refreshed_after_the_storage_failed(
 def test_a_run_whose_lock_was_taken_over_notices_and_leaves_it_alone(spark: SparkSession, tmp_path: Path) -> None:
     with locked(spark, str(tmp_path), "slept") as lock:
         path = held_elsewhere(tmp_path, age=50)
-        with pytest.raises(AnalyticsError, match="the run first has taken over the lock of this one"):
+        with pytest.raises(RunLostError, match="the run first has taken over the lock of this one"):
             lock.check()
         path.unlink()
-        with pytest.raises(AnalyticsError, match="the lock of this run is gone"):
+        with pytest.raises(RunLostError, match="the lock of this run is gone"):
             lock.check()
         path.touch()
-        with pytest.raises(AnalyticsError, match="the lock of this run cannot be read"):
+        with pytest.raises(RunLostError, match="the lock of this run cannot be read"):
             lock.check()
         held_elsewhere(tmp_path, age=50)
     assert holder(tmp_path) == "first"

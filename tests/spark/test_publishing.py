@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -15,11 +16,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from celery_rmq_delay.analytics.days import Days
-from celery_rmq_delay.analytics.storage.files import Storage
+from celery_rmq_delay.analytics.storage.files import Entry, Storage
 from celery_rmq_delay.analytics.storage.local import LocalStorage, open_storage
+from celery_rmq_delay.analytics.storage.locking import LOCK, locked
 from celery_rmq_delay.analytics.storage.publishing import current_run, remove_unused, shown_tables
 from celery_rmq_delay.analytics.storage.writers import Replacement
-from celery_rmq_delay.exceptions import AnalyticsError
+from celery_rmq_delay.exceptions import AnalyticsError, RunLostError
 from celery_rmq_delay.history.output import CURRENT, RUNS, Current, manifest_of, open_tables, table_files
 from tests.support.spark.history_files import rows_of
 
@@ -149,6 +151,30 @@ def test_a_run_that_lost_its_lock_is_not_published(write: Callable[..., Replacem
     replacement.discard()
     assert contents(tmp_path) == {"one": ["a"] * 3, "two": ["a"] * 3}
     assert [path.name for path in (tmp_path / RUNS).iterdir()] == ["a"]
+
+
+def test_a_run_that_was_suspended_while_it_removes_files_changes_nothing_after_a_take_over(
+    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in ("a", "b"):
+        write(run, 0, 1).publish("{}", NOW)
+    later, entries = write("c", 0, 0), LocalStorage.entries
+    write(UNFINISHED, 0, 0)
+
+    def overtaken(storage: LocalStorage, path: str) -> list[Entry]:
+        if path == storage.url:  # the pointer was read
+            (tmp_path / LOCK).write_text(json.dumps({"run": "c"}))
+            with monkeypatch.context() as patch:
+                patch.setattr(LocalStorage, "entries", entries)
+                later.publish("{}", NOW)
+        return entries(storage, path)
+
+    with locked(spark, str(tmp_path), "suspended", beat=1000) as lock, monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "entries", overtaken)
+        with pytest.raises(RunLostError, match="the run c has taken over the lock of this one"):
+            remove_unused(lock.storage, KEEP, NOW + 3 * KEEP, lock.held)
+    assert {path.name for path in (tmp_path / RUNS).iterdir()} == {"a", "b", "c", UNFINISHED}
+    assert contents(tmp_path)["one"] == ["c", "b"]
 
 
 def test_of_two_runs_that_began_with_the_same_tables_one_is_published(

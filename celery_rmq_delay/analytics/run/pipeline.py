@@ -56,7 +56,7 @@ def run(spark: SparkSession, what: Run, log: Log = lambda line: None) -> Report:
     with locked(spark, what.output, report.run) as lock:
         storage = lock.storage
         shown = shown_tables(storage)
-        report.notes += remove_unused(storage, what.keep_runs, _time(lock))
+        report.notes += remove_unused(storage, what.keep_runs, _time(lock), lock.held)
         plan = planned(present, what)
         if plan is None:
             report.notes.append("The history has no files of these days: nothing was computed.")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
-from ...exceptions import AnalyticsError
+from ...exceptions import AnalyticsError, RunLostError
 from .files import Storage
 from .local import open_storage
 
@@ -50,7 +50,7 @@ class Lock:
     run: str
 
     def check(self) -> None:
-        """Write a heartbeat. Raises `AnalyticsError` if this run no longer holds the lock, or it cannot be read."""
+        """Write a heartbeat. Raises `RunLostError` if this run no longer holds the lock, or it cannot be read."""
         with self.held():
             pass
 
@@ -58,7 +58,7 @@ class Lock:
     def held(self) -> Iterator[None]:
         """Write a heartbeat; on a local disk no other run can take over the lock during the block.
 
-        Raises `AnalyticsError` if this run no longer holds the lock, or it cannot be read.
+        Raises `RunLostError` if this run no longer holds the lock, or it cannot be read.
         """
         with self._alone():
             self._check()
@@ -78,7 +78,7 @@ class Lock:
     def _check(self) -> None:
         found = _find(self.storage, self.path)
         if found is None or found.holder.get("run") != self.run:
-            raise AnalyticsError(
+            raise RunLostError(
                 f"{self.path}: {_lost(found)}. That happens if a run writes no heartbeat for {DEAD_AFTER:.0f} s, for"
                 " example because the machine was suspended, or if the lock is removed. The output is unchanged: run"
                 " again."

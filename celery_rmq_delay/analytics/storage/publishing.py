@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from ...exceptions import AnalyticsError, OutputError
 from ...history.output import CURRENT, RUNS, Current, Manifest, folder_of, lost_manifest, manifest_of
 from .files import Storage
+
+#: `locking.Lock.held`.
+Held = Callable[[], AbstractContextManager[None]]
 
 #: The name of a run: other folders are not removed.
 _NAME = re.compile(r"\d{8}T\d{6}Z-\w{8}")
@@ -72,24 +77,25 @@ def publish(storage: Storage, shown: Manifest, new: Manifest, now: datetime) -> 
     storage.write(f"{storage.url}/{CURRENT}", Current(new.run, earlier).text())
 
 
-def remove_unused(storage: Storage, keep: timedelta, now: datetime) -> list[str]:
+def remove_unused(storage: Storage, keep: timedelta, now: datetime, held: Held = nullcontext) -> list[str]:
     """Remove runs that were not finished, and files that no run shows; return what was removed, in words.
 
-    The runs that were replaced within ``keep`` before ``now`` keep their files: programs may be reading them. No other
-    process may write to the output meanwhile.
+    The runs that were replaced within ``keep`` before ``now`` keep their files: programs may be reading them. ``held``
+    is entered for each change, and raises if this run no longer holds the output.
     """
+    output = _Fenced(storage, held)
     present, current = _runs(storage), current_run(storage)
     for entry in storage.entries(storage.url):
         if _LEFTOVER.fullmatch(entry.name):
-            storage.delete(entry.path)
+            output.delete(entry.name)
     if current is None:
-        return _remove_runs(storage, filter(_NAME.fullmatch, present), "which was not finished")
+        return output.delete_runs(filter(_NAME.fullmatch, present), "which was not finished")
     kept = {run: replaced for run, replaced in current.earlier.items() if replaced + keep >= now and run in present}
     expired = [run for run in current.earlier if run not in kept]
     if expired:
         # From now on no program may read them, even if the clock goes back.
         gone = dict.fromkeys(expired, datetime.fromtimestamp(0, timezone.utc))
-        storage.write(f"{storage.url}/{CURRENT}", Current(current.run, kept | gone).text())
+        output.point(Current(current.run, kept | gone))
     shown = [read_manifest(storage, run) for run in (current.run, *kept)]
     used = {folder for manifest in shown for folder in manifest.used()}
     runs = {manifest.run for manifest in shown} | {run for run, _table, _day in used}
@@ -98,13 +104,13 @@ def remove_unused(storage: Storage, keep: timedelta, now: datetime) -> list[str]
     unused = {folder for manifest in earlier for folder in manifest.used()} - used
     for folder in sorted(unused):
         if folder[0] in runs:
-            storage.delete(f"{storage.url}/{folder_of(*folder)}")
+            output.delete(folder_of(*folder))
     replaced = {*expired, *(run for run, _table, _day in unused)} - runs
-    _remove_runs(storage, replaced.intersection(present), "which was replaced")
+    output.delete_runs(replaced.intersection(present), "which was replaced")
     left = (run for run in present if _NAME.fullmatch(run) and run not in runs | replaced)
-    notes = _remove_runs(storage, left, "which was not finished")
+    notes = output.delete_runs(left, "which was not finished")
     if expired:
-        storage.write(f"{storage.url}/{CURRENT}", Current(current.run, kept).text())
+        output.point(Current(current.run, kept))
     return notes
 
 
@@ -114,9 +120,25 @@ def _find_manifest(storage: Storage, run: str) -> Manifest | None:
     return None if text is None else Manifest.parse(text, path, run)
 
 
-def _remove_runs(storage: Storage, runs: Iterable[str], why: str) -> list[str]:
-    notes = []
-    for run in sorted(runs):
-        storage.delete(f"{storage.url}/{RUNS}/{run}")
-        notes.append(f"removed the run {run}, {why}")
-    return notes
+@dataclass(frozen=True)
+class _Fenced:
+    """Changes of an output, each of which is refused if the run no longer holds it."""
+
+    storage: Storage
+    held: Held
+
+    def point(self, current: Current) -> None:
+        with self.held():
+            self.storage.write(f"{self.storage.url}/{CURRENT}", current.text())
+
+    def delete(self, path: str) -> None:
+        with self.held():
+            pass  # a large folder takes long, and other runs would wait to see who holds the lock
+        self.storage.delete(f"{self.storage.url}/{path}")
+
+    def delete_runs(self, runs: Iterable[str], why: str) -> list[str]:
+        notes = []
+        for run in sorted(runs):
+            self.delete(f"{RUNS}/{run}")
+            notes.append(f"removed the run {run}, {why}")
+        return notes

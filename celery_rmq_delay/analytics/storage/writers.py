@@ -6,8 +6,8 @@ reader sees, which the next run removes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +26,7 @@ from .day_files import write_days, write_made
 from .files import Storage, local_path, parent_of
 from .local import open_storage
 from .made import Made
-from .publishing import current_run, publish
+from .publishing import Held, current_run, publish
 from .readers import day_of_file
 
 #: The folder of temporary rows.
@@ -107,9 +107,7 @@ class Replacement:
         frame.write.options(**_plain(frame.schema)).mode("overwrite").parquet(where)
         return self._spark.read.schema(frame.schema).parquet(where)
 
-    def publish(
-        self, report: str, now: datetime, held: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> None:
+    def publish(self, report: str, now: datetime, held: Held = nullcontext) -> None:
         """Make the output show the tables of this run. ``report``: content of its report.
 
         ``held`` is entered while that is decided, and raises if this run no longer holds the output. Raises
