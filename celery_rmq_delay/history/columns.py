@@ -6,7 +6,7 @@ One row per event, in ``day=YYYY-MM-DD/part-<uuid>.parquet``; the day is that of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date
 from typing import Literal
 
 #: The kinds of columns, here and in `history.tables`. ``time`` has microseconds and is in UTC; ``delays`` is a list of
@@ -51,6 +51,6 @@ COLUMNS = (
 )
 
 
-def day_folder(moment: datetime) -> str:
-    """Return the folder of an event's day, such as ``day=2026-01-31``; ``moment`` is in UTC."""
-    return f"day={moment.date().isoformat()}"
+def day_folder(day: date) -> str:
+    """Return the folder of a day, or of an event's moment (UTC), such as ``day=2026-01-31``."""
+    return f"day={day.isoformat()[:10]}"

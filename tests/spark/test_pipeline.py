@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -26,7 +27,7 @@ from celery_rmq_delay.analytics.run.describe import evaluate_ladders
 from celery_rmq_delay.analytics.run.pipeline import broken_file, partitions_for
 from celery_rmq_delay.analytics.run.planning import Run
 from celery_rmq_delay.analytics.run.report import Report
-from celery_rmq_delay.analytics.storage import writers
+from celery_rmq_delay.analytics.storage import files, writers
 from celery_rmq_delay.analytics.storage.locking import LOCK, locked
 from celery_rmq_delay.exceptions import AnalyticsError
 from celery_rmq_delay.history.columns import day_folder
@@ -175,7 +176,7 @@ def test_spark_writes_the_same_tables_if_its_tasks_can_run_on_other_machines(
 ) -> None:
     run()
     of_one_machine = contents(output)
-    monkeypatch.setattr(writers, "is_local", lambda spark: False)
+    monkeypatch.setattr(files, "is_local", lambda spark: False)
     run()
     assert contents(output) == of_one_machine
     names = shown_names(output, "attempts")
@@ -337,6 +338,20 @@ def test_a_run_that_fails_leaves_the_output_as_it_was(
     assert contents(output) == before
     assert sorted(path.name for path in output.iterdir()) == [CURRENT, RUNS]
     assert len(list((output / RUNS).iterdir())) == 1
+
+
+def test_a_full_disk_leaves_the_output_and_is_named(
+    run: Callable[..., Report], output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(output)
+
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writers, "write_made", full)
+    with pytest.raises(AnalyticsError, match=r"A disk is full\. Use another one with --output"):
+        run()
+    assert contents(output) == before
 
 
 def test_files_of_which_none_can_be_read_end_the_run_and_leave_the_output(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from datetime import date
 from pathlib import Path
@@ -63,3 +65,19 @@ def test_files_of_several_days_are_merged_at_the_same_time_and_keep_their_rows(
     after = read_events(spark, tmp_path.as_uri()).events.select("task_id", "occurred_at")
     assert {tuple(row) for row in after.collect()} == rows
     assert {each for each, _ in rows} == ids
+
+
+def test_small_files_stay_if_the_disk_is_full_while_they_are_merged(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(compaction.LEAST_FILES):
+        write(tmp_path, [event("failed", number, str(number))])
+    before = sorted(tmp_path.glob("*/*"))
+    monkeypatch.setattr(parquet, "ParquetWriter", full)
+    with pytest.raises(AnalyticsError, match="No space left on device"):
+        compaction.compact(spark, tmp_path.as_uri(), read_events(spark, tmp_path.as_uri()), date(2100, 1, 1))
+    assert sorted(tmp_path.glob("*/*")) == before
+
+
+def full(*given: Any, **more: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

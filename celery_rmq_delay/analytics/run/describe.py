@@ -21,7 +21,7 @@ from ..estimate.options import Options as Estimate
 from ..schema import ATTEMPTS, EPISODES
 from ..session import prepare
 from ..storage.files import Storage
-from ..storage.footers import Listed, read_footers
+from ..storage.footers import list_files, read_footers
 from ..storage.local import open_storage
 from ..storage.publishing import shown_tables
 from ..storage.readers import read_events
@@ -70,12 +70,7 @@ def describe_output(spark: SparkSession, url: str) -> Description:
     storage, shown = _output(spark, url)
     rows = []
     for table_name, days in shown.tables.items():
-        files = [
-            Listed(entry.path, day, entry.size)
-            for day, folder in shown.folders(table_name).items()
-            for entry in storage.entries(f"{storage.url}/{folder}")
-            if not entry.hidden
-        ]
+        files = list_files(storage, shown.folders(table_name))
         count = sum(each.rows for each in read_footers(spark, files))
         size = sum(each.size for each in files)
         ends = (str(min(days)), str(max(days))) if days else ("", "")
@@ -113,7 +108,7 @@ def _delays(ladder_ms: Iterable[int]) -> str:
 
 def _output(spark: SparkSession, url: str) -> tuple[Storage, Manifest]:
     storage = open_storage(spark, url)
-    if not storage.exists(storage.url):
+    if storage.find(storage.url) is None:
         raise AnalyticsError(f"{storage.url}: there is no such folder. Use the --output of a run.")
     return storage, shown_tables(storage)
 

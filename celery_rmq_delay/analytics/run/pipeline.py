@@ -42,6 +42,9 @@ _BROKEN = re.compile(r"FAILED_READ_FILE\.(\w+)\][^\n]*? file (\S+?)\.? ")
 #: Where the lines of Java's trace begin in the text of an error.
 _TRACE = re.compile(r"\s+at (?:org|java|scala|jdk|sun)\.")
 
+#: Errors of Spark, and of a disk that is written without it.
+_EXPLAINED = (PySparkException, Py4JError, OSError)
+
 Log = Callable[[str], None]
 
 
@@ -92,7 +95,7 @@ def _undone_after_an_error(replacement: Replacement) -> Iterator[None]:
     except BaseException as error:
         with suppress(AnalyticsError, Py4JError, OSError):  # the next run removes it
             replacement.discard()
-        if isinstance(error, (PySparkException, Py4JError)):
+        if isinstance(error, _EXPLAINED):
             raise AnalyticsError(explained(error)) from error
         raise
 
@@ -158,7 +161,7 @@ def _compact(spark: SparkSession, what: Run, read: Read, report: Report, log: Lo
         with report.stage("compact", log), locked(spark, what.input, report.run):
             done = compact(spark, what.input, read, what.now.date())
         report.compacted = {"files": done.before, "into": done.after} if done.before else {}
-    except (AnalyticsError, PySparkException, Py4JError) as error:
+    except (AnalyticsError, *_EXPLAINED) as error:
         report.notes.append(f"small files were not merged: {explained(error)}")
 
 
@@ -192,7 +195,7 @@ def broken_file(error: str) -> str | None:
 
 
 def explained(error: Exception) -> str:
-    """Return an error of Spark in one line, with a hint where its cause is known."""
+    """Return an error of Spark or of a disk in one line, with a hint where its cause is known."""
     text = _TRACE.split(" ".join(str(error).split()))[0]
     if "FILE_NOT_EXIST" in text or "FileNotFoundException" in text:
         return str(went_away(text))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,10 +20,11 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from ...exceptions import AnalyticsError
-from ..session import is_local, no_jobs_left
-from .files import Entry, Storage, local_path, parent_of
-from .footers import Footer, Listed, read_footers
-from .local import open_storage
+from ...history.columns import day_folder
+from ..session import no_jobs_left
+from .files import Storage, local_path, shared_folder
+from .footers import Footer, Listed, list_files, read_footers
+from .local import open_storage, system_errors
 from .readers import Read
 
 #: Files of at least this many bytes are not merged; merged files have about `MERGED_BYTES`.
@@ -52,16 +54,10 @@ def compact(spark: SparkSession, url: str, read: Read, today: date) -> Compacted
     """Merge the small files of the days before ``today`` (UTC). Raises `AnalyticsError` if that fails."""
     storage = open_storage(spark, url)
     for day in (day for day in read.days if day < today):
-        _remove_unfinished(storage, f"{storage.url}/day={day}")
+        _remove_unfinished(storage, f"{storage.url}/{day_folder(day)}")
     # Merging a day's files is the work of one core: as many days at a time as there are cores.
-    with ThreadPoolExecutor(spark.sparkContext.defaultParallelism) as pool, no_jobs_left(spark):
-        merges = [pool.submit(_merge, spark, storage, files) for files in mergeable(read.files, today)]
-        try:
-            return sum((each.result() for each in as_completed(merges)), Compacted())
-        except BaseException:
-            for each in merges:
-                each.cancel()
-            raise
+    with ThreadPoolExecutor(spark.sparkContext.defaultParallelism) as pool:
+        return sum(pool.map(partial(_merge, spark, storage), mergeable(read.files, today)), Compacted())
 
 
 def mergeable(files: tuple[Footer, ...], today: date) -> Iterator[list[Footer]]:
@@ -75,30 +71,38 @@ def mergeable(files: tuple[Footer, ...], today: date) -> Iterator[list[Footer]]:
 
 
 def _merge(spark: SparkSession, storage: Storage, files: list[Footer]) -> Compacted:
-    folder = parent_of(files[0].file.path)
-    unfinished = f"{folder}/{_UNFINISHED}{uuid4().hex}"
+    folder = f"{storage.url}/{day_folder(files[0].file.day)}"
+    unfinished = f"{_UNFINISHED}{uuid4().hex}"
     try:
         with no_jobs_left(spark):
             written = _write_merged(spark, storage, files, unfinished)
         merged = [f"{folder}/part-{uuid4().hex}.parquet" for _ in written]
-        for entry, path in zip(written, merged, strict=True):
-            storage.rename(entry.path, path)
+        for each, path in zip(written, merged, strict=True):
+            storage.rename(each.path, path)
         storage.flush([*merged, folder])
-        for each in files:
-            storage.delete(each.file.path)
+        for small in files:
+            storage.delete(small.file.path)
     finally:
-        storage.delete(unfinished)
+        storage.delete(f"{folder}/{unfinished}")
     return Compacted(len(files), len(written))
 
 
-def _write_merged(spark: SparkSession, storage: Storage, files: list[Footer], folder: str) -> list[Entry]:
-    local = local_path(folder) if is_local(spark) else None
-    if local is None or not _merged_here(files, Path(local)):
-        parts = 1 + sum(each.file.size for each in files) // MERGED_BYTES
+def _write_merged(spark: SparkSession, storage: Storage, files: list[Footer], name: str) -> list[Listed]:
+    """Write the rows of a day's files into the folder ``name`` in that of the day, and return the written files."""
+    day, size = files[0].file.day, sum(each.file.size for each in files)
+    within = f"{day_folder(day)}/{name}"
+    folder = f"{storage.url}/{within}"
+    local = shared_folder(spark, folder)
+    if local is None or not _merged_here(files, local):
         rows = spark.read.parquet(*[each.file.path for each in files])
-        rows.coalesce(parts).write.mode("overwrite").parquet(folder)
-    written = [entry for entry in storage.entries(folder) if not entry.hidden]
-    _check_rows(spark, [Listed(entry.path, files[0].file.day, entry.size) for entry in written], files)
+        rows.coalesce(1 + size // MERGED_BYTES).write.mode("overwrite").parquet(folder)
+    written = list_files(storage, {day: within})
+    found, wanted = sum(each.rows for each in read_footers(spark, written)), sum(each.rows for each in files)
+    if found != wanted:
+        raise AnalyticsError(
+            f"{storage.url}/{day_folder(day)}: the merged file has {found} rows, the small ones have {wanted}. "
+            "Nothing was removed; use --no-compact."
+        )
     return written
 
 
@@ -107,43 +111,32 @@ def _merged_here(files: list[Footer], folder: Path) -> bool:
 
     Returns False where it cannot read or write them as they are, and Spark has to.
     """
-    folder.mkdir()
     waiting = deque(files)
-    try:
-        while waiting:
-            _write_one(waiting, folder / f"part-{uuid4().hex}.parquet")
-    except pa.ArrowException:
-        return False
+    with system_errors(str(folder)):
+        folder.mkdir()
+        try:
+            while waiting:
+                _write_one(waiting, folder / f"part-{uuid4().hex}.parquet")
+        except pa.ArrowException:
+            return False
     return True
 
 
 def _write_one(waiting: deque[Footer], path: Path) -> None:
     """Move rows of the first files into a new one, until it has about `MERGED_BYTES`."""
-    schema = parquet.read_schema(_path_of(waiting[0]))
+    schema = parquet.read_schema(local_path(waiting[0].file.path))
     if any(pa.types.is_timestamp(each) and each.unit == "ns" for each in schema.types):
         raise pa.ArrowNotImplementedError("times of the type INT96, for which PyArrow's nanoseconds end in 2262")
-    size, rows = 0, list[pa.Table]()
+    size, held, rows = 0, 0, list[pa.Table]()
     with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
         while waiting and size < MERGED_BYTES:
             each = waiting.popleft()
-            size += each.file.size
-            rows.append(parquet.ParquetFile(_path_of(each)).read())
-            if sum(table.nbytes for table in rows) >= _ROW_GROUP_BYTES or not waiting or size >= MERGED_BYTES:
+            rows.append(parquet.ParquetFile(local_path(each.file.path)).read())
+            size, held = size + each.file.size, held + rows[-1].nbytes
+            if held >= _ROW_GROUP_BYTES or not waiting or size >= MERGED_BYTES:
                 writer.write_table(pa.concat_tables(rows))
+                held = 0
                 rows.clear()
-
-
-def _path_of(file: Footer) -> str:
-    return local_path(file.file.path) or file.file.path
-
-
-def _check_rows(spark: SparkSession, written: list[Listed], files: list[Footer]) -> None:
-    found, wanted = sum(each.rows for each in read_footers(spark, written)), sum(each.rows for each in files)
-    if found != wanted:
-        raise AnalyticsError(
-            f"{parent_of(files[0].file.path)}: the merged file has {found} rows, the small ones have {wanted}. "
-            "Nothing was removed; use --no-compact."
-        )
 
 
 def _remove_unfinished(storage: Storage, folder: str) -> None:

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
+from ...history.columns import day_folder
 from ..days import Days
 from ..schema import DAY
 from .made import Batches, Count, Made, with_columns
@@ -161,7 +162,7 @@ class _DayFiles:
             if len(self._writers) == _MOST_OPEN:
                 self._open.close()
                 self._writers.clear()
-            folder = self._folder.path / f"{DAY.name}={day.isoformat()}"
+            folder = self._folder.path / day_folder(day)
             folder.mkdir(exist_ok=True)
             path = folder / f"part-{uuid4().hex}.parquet"
             writer = parquet.ParquetWriter(path, schema, compression="zstd", use_dictionary=self._folder.repeating)

@@ -5,10 +5,11 @@ Spark's reads and writes use the same way, so that one set of credentials and se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pyspark
@@ -16,7 +17,10 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from ...exceptions import AnalyticsError
+from ..session import is_local
 from .addresses import address_of, connector_hint
+
+_Result = TypeVar("_Result")
 
 #: Storage where a file appears when its writer closes it, and replaces the one of the same name at once.
 _OBJECT_STORES = {"s3a", "s3", "s3n", "gs"}
@@ -68,35 +72,22 @@ class Storage:
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
 
-    def exists(self, path: str) -> bool:
-        """Return whether there is a file or a folder."""
-        with hadoop_errors(path):
-            return bool(self._files.exists(self._path(path)))
-
     def find(self, path: str) -> Entry | None:
         """Return the file or folder of this name, or None."""
-        with hadoop_errors(path):
-            try:
-                return _entry(self._files.getFileStatus(self._path(path)))
-            except Py4JJavaError as error:
-                if is_a(error, "FileNotFoundException"):
-                    return None
-                raise
+        return _if_present(path, lambda: _entry(self._files.getFileStatus(self._path(path))))
 
     def entries(self, path: str) -> list[Entry]:
         """Return the entries of a folder by name, hidden names included; an empty list if there is no such folder."""
-        with hadoop_errors(path):
-            try:
-                found = self._files.listStatus(self._path(path))
-            except Py4JJavaError as error:
-                if is_a(error, "FileNotFoundException"):
-                    return []
-                raise
-            return sorted((_entry(each) for each in found), key=lambda entry: entry.name)
+        found = _if_present(path, lambda: [_entry(each) for each in self._files.listStatus(self._path(path))])
+        return sorted(found or (), key=lambda entry: entry.name)
 
     def folders(self, path: str) -> list[Entry]:
         """Return the subfolders of a folder that are not hidden."""
         return [entry for entry in self.entries(path) if entry.is_folder and not entry.hidden]
+
+    def files(self, path: str) -> list[Entry]:
+        """Return the files of a folder that are not hidden."""
+        return [entry for entry in self.entries(path) if not entry.is_folder and not entry.hidden]
 
     def make_folder(self, path: str) -> None:
         """Create a folder and its parents."""
@@ -104,11 +95,8 @@ class Storage:
             self._files.mkdirs(self._path(path))
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file or folder to a name that is free; creates the folder of the new name."""
+        """Move a file to a name that is free, in a folder that exists."""
         with hadoop_errors(source):
-            self.make_folder(parent_of(target))
-            if self.exists(target):  # Hadoop would move a folder into it
-                raise AnalyticsError(f"{target}: exists, so {source} cannot be renamed to it. Move one of them away.")
             if not self._files.rename(self._path(source), self._path(target)):
                 raise AnalyticsError(f"{source}: could not be renamed to {target}. Check that you may write there.")
 
@@ -119,13 +107,10 @@ class Storage:
 
     def read(self, path: str) -> str | None:
         """Return the text of a small file, or None if there is none."""
+        stream = _if_present(path, lambda: self._files.open(self._path(path)))
+        if stream is None:
+            return None
         with hadoop_errors(path):
-            try:
-                stream = self._files.open(self._path(path))
-            except Py4JJavaError as error:
-                if is_a(error, "FileNotFoundException"):
-                    return None
-                raise
             try:
                 return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode(errors="replace")
             finally:
@@ -178,6 +163,15 @@ def local_path(url: str) -> str | None:
     return url.removeprefix("file:") if url.startswith("file:/") else None
 
 
+def shared_folder(spark: SparkSession, url: str) -> Path | None:
+    """Return the path of a folder that this process and Spark's workers open themselves, without Hadoop.
+
+    That is one on a local disk, with Spark on this machine only; None for any other.
+    """
+    path = local_path(url) if is_local(spark) else None
+    return None if path is None else Path(path)
+
+
 def hadoop_configuration(spark: SparkSession) -> Any:
     """Return the session's Hadoop configuration, with the ``spark.hadoop.*`` settings."""
     session: Any = spark
@@ -205,6 +199,17 @@ def hadoop_errors(path: str) -> Iterator[None]:
         raise AnalyticsError(f"{path}: {connector_hint(path, found, pyspark.__version__) or found}") from error
     except (Py4JNetworkError, ConnectionError) as error:
         raise AnalyticsError(f"{path}: cannot be used, as the Java process of Spark has ended.") from error
+
+
+def _if_present(path: str, call: Callable[[], _Result]) -> _Result | None:
+    """Return what a call of Hadoop returns; None if there is no such file or folder."""
+    with hadoop_errors(path):
+        try:
+            return call()
+        except Py4JJavaError as error:
+            if is_a(error, "FileNotFoundException"):
+                return None
+            raise
 
 
 def _entry(status: Any) -> Entry:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
-from itertools import islice
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -15,10 +14,9 @@ from pyarrow import ArrowException, parquet
 from pyspark.sql import SparkSession
 
 from ...exceptions import AnalyticsError
-from .files import hadoop_configuration, is_a, java_message, local_path
+from .files import Storage, hadoop_configuration, is_a, java_message, local_path
 
 _THREADS = 8
-_AT_ONCE = 256
 #: Columns whose times are in nanoseconds, in the words of PyArrow and of Parquet's Java library.
 _NANOS = re.compile(r" (\w+) \(Timestamp\([^)]*timeUnit=nanoseconds")
 _JAVA_NANOS = re.compile(r" (\w+) \(TIMESTAMP\(NANOS")
@@ -26,7 +24,7 @@ _JAVA_NANOS = re.compile(r" (\w+) \(TIMESTAMP\(NANOS")
 
 @dataclass(frozen=True)
 class Listed:
-    """A file of the history, as listed in its folder."""
+    """A file of the history or of a table, as listed in the folder of its day."""
 
     path: str
     day: date
@@ -47,23 +45,27 @@ class Footer:
     error: str | None = None
 
 
+def list_files(storage: Storage, folders: Mapping[date, str]) -> list[Listed]:
+    """Return the files in the folders of days, in this order and by name, without hidden ones.
+
+    Folders are relative to the storage's URL.
+    """
+    return [
+        Listed(entry.path, day, entry.size)
+        for day, folder in folders.items()
+        for entry in storage.files(f"{storage.url}/{folder}")
+    ]
+
+
 def read_footers(spark: SparkSession, files: Iterable[Listed]) -> Iterator[Footer]:
-    """Yield the footer of every file, in order.
+    """Yield the footer of every file, in order; several files are read at once.
 
     On a local disk PyArrow reads them, and Hadoop only those that PyArrow cannot read. On other storage Hadoop does,
-    with two small reads per file, several files at once.
+    with two small reads per file.
     """
     through_hadoop = _hadoop_reader(spark)
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="footers") as threads:
-        for some in _in_parts(files):
-            waiting = [_read_local(file) or threads.submit(through_hadoop, file) for file in some]
-            yield from (each if isinstance(each, Footer) else each.result() for each in waiting)
-
-
-def _in_parts(files: Iterable[Listed]) -> Iterator[list[Listed]]:
-    left = iter(files)
-    while some := list(islice(left, _AT_ONCE)):
-        yield some
+        yield from threads.map(lambda file: _read_local(file) or through_hadoop(file), files)
 
 
 def _read_local(file: Listed) -> Footer | None:

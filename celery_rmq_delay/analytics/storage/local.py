@@ -32,7 +32,7 @@ class LocalStorage(Storage):
 
     def find(self, path: str) -> Entry | None:
         """Return the file or folder of this name, or None."""
-        with _system_errors(path):
+        with system_errors(path):
             try:
                 found = _local(path).stat()
             except FileNotFoundError:
@@ -42,13 +42,13 @@ class LocalStorage(Storage):
 
     def make_folder(self, path: str) -> None:
         """Create a folder and its parents."""
-        with _system_errors(path):
+        with system_errors(path):
             _local(path).mkdir(parents=True, exist_ok=True)
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with its contents; does nothing if it does not exist."""
         local = _local(path)
-        with _system_errors(path):
+        with system_errors(path):
             try:
                 if local.is_dir() and not local.is_symlink():
                     shutil.rmtree(local)
@@ -59,7 +59,7 @@ class LocalStorage(Storage):
 
     def read(self, path: str) -> str | None:
         """Return the text of a small file, or None if there is none."""
-        with _system_errors(path):
+        with system_errors(path):
             try:
                 return _local(path).read_text(errors="replace")
             except FileNotFoundError:
@@ -68,7 +68,7 @@ class LocalStorage(Storage):
     def write(self, path: str, text: str, *, replace: bool = True) -> bool:
         """Write a small file by renaming a complete one; a file that must not exist yet is created, and then filled."""
         local = _local(path)
-        with _system_errors(path):
+        with system_errors(path):
             local.parent.mkdir(parents=True, exist_ok=True)
             if replace:
                 _replace(local, text)
@@ -78,13 +78,13 @@ class LocalStorage(Storage):
     def flush(self, paths: Iterable[str]) -> None:
         """Make files and folders survive a power failure."""
         for path in paths:
-            with _system_errors(path):
+            with system_errors(path):
                 _flush(_local(path))
 
     @contextmanager
     def alone(self, folder: str) -> Iterator[bool]:
         """Let only one process into the block, by a lock of the folder, which ends with the process."""
-        with _system_errors(folder):
+        with system_errors(folder):
             opened = os.open(_local(folder), os.O_RDONLY)
         try:
             yield _is_locked(opened, folder)
@@ -158,7 +158,8 @@ def _try_lock(opened: int) -> bool | None:
 
 
 @contextmanager
-def _system_errors(path: str) -> Iterator[None]:
+def system_errors(path: str) -> Iterator[None]:
+    """Convert errors of a local disk into an `AnalyticsError` that names the path."""
     try:
         yield
     except OSError as error:

@@ -43,14 +43,14 @@ def shown_tables(storage: Storage) -> Manifest:
     """
     if (current := current_run(storage)) is not None:
         return read_manifest(storage, current.run)
-    complete = [run for run in _runs(storage) if storage.exists(f"{storage.url}/{manifest_of(run)}")]
+    complete = [run for run in _runs(storage) if storage.find(f"{storage.url}/{manifest_of(run)}")]
     if complete:
         text = Current(complete[-1]).text().replace("\n", "")
         raise OutputError(
             f"{storage.url}: has {len(complete)} runs, but {CURRENT}, which names the run to read, is missing. Restore"
             f" it, or write it with the content {text} to read the last run."
         )
-    if storage.exists(f"{storage.url}/attempts"):
+    if storage.find(f"{storage.url}/attempts"):
         raise OutputError(
             f"{storage.url}: has tables of an earlier version of celery-rmq-delay. Use another --output, or remove this"
             " folder, and compute all days again."

@@ -15,13 +15,13 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import StringType, StructField, StructType
 
 from ...exceptions import AnalyticsError
-from ...history.columns import COLUMNS
+from ...history.columns import COLUMNS, day_folder
 from ..days import Days, day_of
 from ..schema import DAY, EVENTS, QUARANTINE
 from ..session import prepare
 from .addresses import PATTERN
 from .conversions import converted
-from .footers import Footer, Listed, read_footers, went_away
+from .footers import Footer, Listed, list_files, read_footers, went_away
 from .local import open_storage
 
 #: Reasons for which a whole file is left out, besides ``missing:<column>``.
@@ -86,23 +86,12 @@ def list_days(spark: SparkSession, url: str) -> list[date]:
     days = sorted(day for folder in folders if (day := day_of(folder.name)))
     if days:
         return days
-    if not storage.exists(storage.url):
+    if storage.find(storage.url) is None:
         raise AnalyticsError(f"{storage.url}: there is no such folder. Use the value of HISTORY_URL.")
     if names := [entry.name for entry in storage.entries(storage.url) if not entry.hidden]:
         found = f"{storage.url}: found {', '.join(names[:3])}, but no folder day=YYYY-MM-DD."
         raise AnalyticsError(f"{found} Use the value of HISTORY_URL.")
     return []
-
-
-def list_files(spark: SparkSession, url: str, days: Iterable[date]) -> list[Listed]:
-    """Return the files of these days, by day and name, without hidden ones."""
-    storage = open_storage(spark, url)
-    return [
-        Listed(entry.path, day, entry.size)
-        for day in days
-        for entry in storage.entries(f"{storage.url}/day={day}")
-        if not entry.is_folder and not entry.hidden
-    ]
 
 
 def day_of_file(path: str) -> Column:
@@ -118,10 +107,10 @@ def read_events(spark: SparkSession, url: str, days: Days | None = None, without
     to be broken. Raises `AnalyticsError` if the URL is not that of a history.
     """
     prepare(spark)
-    wanted = [day for day in list_days(spark, url) if days is None or day in days]
+    wanted = {day: day_folder(day) for day in list_days(spark, url) if days is None or day in days}
     by_columns: dict[str, list[Footer]] = defaultdict(list)
     left_out = []
-    for footer in read_footers(spark, list_files(spark, url, wanted)):
+    for footer in read_footers(spark, list_files(open_storage(spark, url), wanted)):
         if special := PATTERN.search(footer.file.path):
             error = f"Its name contains {special[0]!r}, which Spark takes for a pattern of names."
             left_out.append(Rejected(footer.file, UNREADABLE, error))

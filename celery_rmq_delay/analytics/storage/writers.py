@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,9 +20,8 @@ from ...exceptions import AnalyticsError
 from ...history.output import REPORT, RUNS, Manifest
 from ..days import Days, day_of
 from ..schema import DAY
-from ..session import is_local
 from .day_files import write_days, write_made
-from .files import Storage, local_path, parent_of
+from .files import Storage, parent_of, shared_folder
 from .local import open_storage
 from .made import Made
 from .publishing import Held, current_run, publish
@@ -58,7 +56,7 @@ class Replacement:
         rows = rows.where(in_days(days))
         if files:
             rows = rows.coalesce(files)
-        if (local := self._local(where)) is not None:
+        if (local := shared_folder(self._spark, where)) is not None:
             write_days(rows, local, days, _repeating(rows.schema))
         else:
             rows.write.options(**_plain(rows.schema)).partitionBy(DAY.name).mode("overwrite").parquet(where)
@@ -67,10 +65,9 @@ class Replacement:
     def write_made(self, made: Made, table: str, days: Days, *, files: int) -> tuple[DataFrame, DataFrame]:
         """Write made rows as `write` does, and keep their counts; return both."""
         kept = f"{self._folder}/{_KEPT}/{table}"
-        local, local_kept = self._local(f"{self._folder}/{table}"), self._local(kept)
-        if local is not None and local_kept is not None:
+        if (local := shared_folder(self._spark, self._folder)) is not None:
             made = replace(made, frame=made.frame.coalesce(files))
-            names = write_made(made, local, days, _repeating(made.schema), local_kept)
+            names = write_made(made, local / table, days, _repeating(made.schema), local / _KEPT / table)
             # With the scheme: Hadoop's default file system may be another one.
             counts = self._read([f"{kept}/{name}" for name in names], made.counts)
             return self._as_written(table, days, made.schema), counts
@@ -79,11 +76,6 @@ class Replacement:
             return self.write(made.to_frame(), table, days, files=files), self.keep(made.to_counts(), table)
         finally:
             made.both.unpersist()
-
-    def _local(self, where: str) -> Path | None:
-        """Return the path of a folder that Spark's workers can write themselves."""
-        local = local_path(where) if is_local(self._spark) else None
-        return None if local is None else Path(local)
 
     def _as_written(self, table: str, days: Days, schema: StructType) -> DataFrame:
         """Note the written files of a table, and return its rows, with the day as the last column."""
@@ -151,7 +143,7 @@ class Replacement:
 
     def _found(self, table: str) -> _Files:
         return {
-            folder.name: {file.name: file.size for file in self._storage.entries(folder.path) if not file.hidden}
+            folder.name: {file.name: file.size for file in self._storage.files(folder.path)}
             for folder in self._storage.folders(f"{self._folder}/{table}")
         }
 
@@ -187,7 +179,7 @@ def read_table(
 ) -> DataFrame:
     """Return the rows of a table that an output shows, with their ``day``; folders that were removed have no rows."""
     folders = [f"{storage.url}/{folder}" for folder in shown.folders(table, days).values()]
-    if not (present := [folder for folder in folders if storage.exists(folder)]):
+    if not (present := [folder for folder in folders if storage.find(folder)]):
         return spark.createDataFrame([], StructType([*schema, DAY]))
     # The folders of several runs have no root in common that Spark could find the days from.
     rows = spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*present)
