@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from ..exceptions import OutputError
+from .columns import day_folder
 from .url import scheme_of, shown, without_secrets
 
 CURRENT, RUNS, MANIFEST, REPORT = "current.json", "runs", "manifest.json", "report.json"
@@ -128,11 +129,7 @@ def open_tables(output: str) -> Tables:
     Raises `OutputError` if no run has been published there or a file is damaged, and ``pyarrow.ArrowException`` or
     `OSError` as the file system does.
     """
-    from pyarrow import fs
-
-    local = _local(output)
-    filesystem, root = fs.FileSystem.from_uri(output.strip() if local is None else str(local.absolute()))
-    root = root.rstrip("/")
+    filesystem, root = open_folder(output)
     where = f"{root}/{CURRENT}"
     try:
         run = Current.parse(_read(filesystem, where), where).run
@@ -143,6 +140,18 @@ def open_tables(output: str) -> Tables:
         return Tables(output, Manifest.parse(_read(filesystem, where), where, run), filesystem, root)
     except FileNotFoundError:
         raise lost_manifest(where) from None
+
+
+def open_folder(url: str) -> tuple[Any, str]:
+    """Return PyArrow's file system of a folder (a path or a URL), and the folder's path in it without a final slash.
+
+    Raises ``pyarrow.ArrowException`` and `OSError` as the file system does.
+    """
+    from pyarrow import fs
+
+    local = _local(url)
+    filesystem, root = fs.FileSystem.from_uri(url.strip() if local is None else str(local.absolute()))
+    return filesystem, root.rstrip("/")
 
 
 def table_files(output: str, table: str, first: date = date.min, last: date = date.max) -> list[str]:
@@ -179,7 +188,7 @@ def arrow() -> Any:
 
 def folder_of(run: str, table: str, day: date) -> str:
     """Return the folder of a table's day, relative to the output."""
-    return f"{RUNS}/{run}/{table}/day={day.isoformat()}"
+    return f"{RUNS}/{run}/{table}/{day_folder(day)}"
 
 
 def manifest_of(run: str) -> str:

@@ -227,11 +227,7 @@ def _task_ids(random: np.random.Generator, count: int) -> pa.Array:
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text.tobytes()))
 
 
-def _chosen(
-    values: Sequence[str],
-    which: npt.NDArray[np.integer],
-    nulls: Flags | None = None,
-) -> pa.Array:
+def _chosen(values: Sequence[str], which: npt.NDArray[np.integer], nulls: Flags | None = None) -> pa.Array:
     return pa.array(values, pa.string()).take(pa.array(which, mask=nulls))
 
 

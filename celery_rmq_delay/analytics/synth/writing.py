@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from pyarrow import fs
 
 from ...exceptions import SettingsError
 from ...history.columns import day_folder
+from ...history.output import open_folder
 from .failing import draw_episodes
 from .rows import duplicates_of, rollup_table, task_table
 from .spec import Spec
@@ -51,7 +51,7 @@ def write(url: str, spec: Spec, *, processes: int = 1, progress: Progress | None
                 progress(attempts)
     _spoil(url, spec, tally)
     text = json.dumps(truth_of(spec, world_of(spec), tally), indent=1)
-    system, root = _opened(url)
+    system, root = open_folder(url)
     with system.open_output_stream(f"{root}/{NAME}") as file:
         file.write(text.encode())
     found: dict[str, Any] = json.loads(text)
@@ -106,7 +106,7 @@ def _write_chunk(job: tuple[str, Spec, int]) -> tuple[int, Tally]:
 
 def _write_days(url: str, spec: Spec, table: pa.Table, name: str) -> int:
     """Write rows into the folders of their days, in time order; return the number of files."""
-    system, root = _opened(url)
+    system, root = open_folder(url)
     table = table.sort_by("occurred_at")
     days = pc.cast(table.column("occurred_at"), pa.int64()).to_numpy() // _DAY_US
     count = 0
@@ -124,8 +124,8 @@ def _write_days(url: str, spec: Spec, table: pa.Table, name: str) -> int:
 
 def _spoil(url: str, spec: Spec, tally: Tally) -> None:
     """Add bad rows and files, if requested."""
-    system, root = _opened(url)
-    folder = f"{root}/{day_folder(datetime.combine(spec.start, datetime.min.time()))}"
+    system, root = open_folder(url)
+    folder = f"{root}/{day_folder(spec.start)}"
     system.create_dir(folder)
     if spec.bad_rows:
         rows, reasons = bad_rows(spec)
@@ -139,16 +139,9 @@ def _spoil(url: str, spec: Spec, tally: Tally) -> None:
 
 
 def _check_empty(url: str) -> None:
-    system, root = _opened(url)
+    system, root = open_folder(url)
     found = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
     if found:
         hint = f"It contains {found[0].base_name!r}: use a new folder, or delete its contents."
         raise SettingsError("output", url, hint)
     system.create_dir(root)
-
-
-def _opened(url: str) -> tuple[fs.FileSystem, str]:
-    if "://" in url:
-        system, path = fs.FileSystem.from_uri(url)
-        return system, path
-    return fs.LocalFileSystem(), str(Path(url).absolute())
