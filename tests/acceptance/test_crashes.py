@@ -19,7 +19,7 @@ import pytest
 from celery_rmq_delay.amqp.apply import unconsumed
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.connections import close_connections
-from tests.support.brokers.erlang import queue_resource
+from tests.support.brokers.erlang import queue_process
 from tests.support.brokers.policies import policy
 from tests.support.brokers.proxy import Proxy, elsewhere
 from tests.support.commands import run
@@ -523,8 +523,7 @@ def test_a_warm_shutdown_returns_many_messages_once(lab: Lab) -> None:
 def suspend_until_it_is_asked(broker: PrivateBroker, lab: Lab, queue: str) -> None:
     """Suspend a quorum queue until a client waits for its answer; acks sent before wait until then."""
     broker.evaluate(
-        f"{{ok, Q}} = rabbit_amqqueue:lookup({queue_resource(lab.vhost, queue)}), "
-        "Pid = whereis(element(1, amqqueue:get_pid(Q))), sys:suspend(Pid), "
+        f"Pid = whereis(element(1, {queue_process(lab.vhost, queue)})), sys:suspend(Pid), "
         "spawn(fun() -> (fun Look(0) -> sys:resume(Pid); Look(N) -> "
         "{messages, Found} = process_info(Pid, messages), "
         "case [Call || {'$gen_call', _, _} = Call <- Found] of "

@@ -21,7 +21,7 @@ from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.native_retry import NativeRetry
 from tests.support.brokers import parking
 from tests.support.brokers.clusters import await_all, move_leaders
-from tests.support.brokers.erlang import queue_resource
+from tests.support.brokers.erlang import queue_process
 from tests.support.brokers.kinds import BOTH_TYPES
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.policies import policy
@@ -458,7 +458,7 @@ def send_to_a_stopped_process(broker: PrivateBroker, connection: kombu.Connectio
         declared |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
     parking.declare_queue(connection, target, "classic")
     parking.declare_queue(connection, f"delay-{kind}", kind, **declared)
-    process = f"amqqueue:get_pid(element(2, rabbit_amqqueue:lookup({queue_resource('/', target)})))"
+    process = queue_process("/", target)
     broker.evaluate(f"sys:suspend({process})")
     assert parking.publish_all(connection, [(1, Route("", f"delay-{kind}"))]) == ({1}, set())
     size = f"element(2, process_info({process}, message_queue_len))"

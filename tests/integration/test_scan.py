@@ -10,7 +10,7 @@ from celery_rmq_delay.amqp.scan import scanning
 from celery_rmq_delay.operations.release import release
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.alarms import slow_disk
-from tests.support.brokers.erlang import queue_resource
+from tests.support.brokers.erlang import queue_process
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import opened
 from tests.support.waiting import wait_for
@@ -29,8 +29,7 @@ def holding(quorum_lab: Lab) -> Lab:
 def expire(lab: Lab, broker: PrivateBroker, queue: str) -> None:
     """Let the messages of a quorum queue expire without its timer: set back all future times in its state."""
     broker.evaluate(
-        f"{{ok, Queue}} = rabbit_amqqueue:lookup({queue_resource(lab.connection.virtual_host, queue)}), "
-        "{Process, _} = amqqueue:get_pid(Queue), "
+        f"{{Process, _}} = {queue_process(lab.connection.virtual_host, queue)}, "
         "Now = erlang:system_time(millisecond), "
         "sys:replace_state(Process, fun "
         "Back(Term) when is_integer(Term), Now < Term, Term < Now + 4000000 -> Now - 1; "
