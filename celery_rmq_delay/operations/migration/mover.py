@@ -29,7 +29,7 @@ from ...amqp.scan import SCAN_LIMIT, requeue, scanning, work_off
 from ...exceptions import CannotHoldError, NotUnderstoodError, OutcomeUnknownError, PublishError, RmqDelayError
 from .address import Address, Destination, Waiting
 from .report import Report
-from .targets import Target, copied_headers
+from .targets import Copy, Target
 
 if TYPE_CHECKING:
     import amqp
@@ -53,22 +53,12 @@ MOST_INSPECTIONS = 10
 _FILTERED = "for another queue than asked for"
 
 
-@dataclass(frozen=True)
-class Copy:
-    """One copy of a message. ``counted`` is the counter of the report, ``by`` what it counts by."""
-
-    route: Route
-    headers: dict[str, Any]
-    counted: str
-    by: str
-
-
 class LeftError(Exception):
     """A message is left where it is; the text is the reason."""
 
 
-class Plan:
-    """Decides where a message goes."""
+class Copier:
+    """Decides which copies replace a message."""
 
     def __init__(
         self, connection: Connection, source: Source, target: Target, poison: Queue, only: Collection[str] = ()
@@ -92,10 +82,10 @@ class Plan:
         self._filter(message, *(each.queue for each in address.destinations))
         try:
             return [self._copy(message.headers, address, each, now) for each in address.destinations]
-        except LeftError as error:
+        except CannotHoldError as error:
             if self._is_worn(message):
                 return [self._poisoned(message, found, f"{error}; it cannot be left there any longer")]
-            raise
+            raise LeftError(str(error)) from error
 
     def _filter(self, message: Message, *queues: str) -> None:
         if self._only and self._only.isdisjoint(queues):
@@ -115,19 +105,8 @@ class Plan:
 
     def _copy(self, raw: dict[str, Any], address: Address, to: Destination, now: int) -> Copy:
         if not self._there(to.queue):
-            raise LeftError(f"queue {to.queue!r} does not exist")
-        wait = max(0, address.due_ms - now)
-        route, counted = Route("", to.queue), "delivered"
-        if wait:
-            try:
-                route, counted = self._target.route(wait, to.queue, raw), "moved"
-            except CannotHoldError as error:
-                raise LeftError(str(error)) from error
-        more = {**route.headers, h.DUE: address.due_ms} if h.DUE in route.headers else route.headers
-        headers = copied_headers(
-            raw, exchange=to.exchange, routing_key=to.routing_key, retries=address.retries, more=more
-        )
-        return Copy(route, headers, counted, to.queue)
+            raise CannotHoldError(f"queue {to.queue!r} does not exist")
+        return self._target.copy(raw, address, to, now)
 
     def _poisoned(self, message: Message, found: Waiting, reason: str) -> Copy:
         more = {
@@ -179,7 +158,7 @@ class Mover:
         self,
         connection: Connection,
         source: Source,
-        plan: Plan,
+        copier: Copier,
         report: Report,
         *,
         window: int = WINDOW,
@@ -187,7 +166,7 @@ class Mover:
         stopped: Callable[[], bool] = bool,
         progress: Callable[[int], object] = bool,
     ) -> None:
-        self._connection, self._source, self._plan, self._report = connection, source, plan, report
+        self._connection, self._source, self._copier, self._report = connection, source, copier, report
         self._window, self._limit, self._stopped, self._progress = window, limit, stopped, progress
         self._left: dict[str, Counter[str]] = {}
         self._planned = 0
@@ -239,9 +218,9 @@ class Mover:
         self._report.left_on_purpose = self._report.left[_FILTERED]
 
     def _inspect(self, queue: str, message: Message) -> None:
-        self._plan.check_inspections(message)
+        self._copier.check_inspections(message)
         try:
-            copies = self._plan.copies(queue, message)
+            copies = self._copier.copies(queue, message)
         except LeftError as error:
             self._report.left[str(error)] += 1
             return
@@ -261,7 +240,7 @@ class _Drain:
     def __init__(self, mover: Mover, queue: str, publisher: ConfirmingPublisher) -> None:
         self._mover, self._queue, self._publisher = mover, queue, publisher
         self._connection: Connection = mover._connection
-        self._report, self._plan, self._window = mover._report, mover._plan, mover._window
+        self._report, self._copier, self._window = mover._report, mover._copier, mover._window
         self._broker = capabilities(self._connection)
         self._channel: Any = self._connection.channel()
         self._channel.auto_decode = False
@@ -317,13 +296,13 @@ class _Drain:
         self._held[raw.delivery_tag] = None
         message = self._channel.message_to_python(raw)
         try:
-            copies = self._plan.copies(self._queue, message)
+            copies = self._copier.copies(self._queue, message)
             made = [_made(message, copy, self._broker) for copy in copies]
         except LeftError as error:
             self._hold(message, str(error))
             return
         for copy in copies:
-            self._plan.prepare(copy)
+            self._copier.prepare(copy)
         del self._held[raw.delivery_tag]
         self._mover._planned += 1
         self._moving += 1
@@ -363,12 +342,12 @@ class _Drain:
         """Publish refused copies to the poison queue if other queues have theirs, so that none gets a message twice."""
         while self._partly:
             moving = self._partly.popleft()
-            rest = [self._plan.poisoned(self._queue, moving.message, copy, why) for copy, why in moving.refused]
+            rest = [self._copier.poisoned(self._queue, moving.message, copy, why) for copy, why in moving.refused]
             refused = [copy for copy, _ in moving.refused]
             moving.copies = [copy for copy in moving.copies if copy not in refused] + rest
             moving.refused, moving.waiting, moving.is_poisoned = [], len(rest), True
             for copy in rest:
-                self._plan.prepare(copy)
+                self._copier.prepare(copy)
                 self._publisher.publish(
                     _made(moving.message, copy, self._broker), copy.route, partial(self._done, moving, copy)
                 )

@@ -18,7 +18,7 @@ from ...topology.common import managed_queue_arguments
 from ...topology.exact.base import Options
 from . import targets
 from .arrivals import Arrivals, arrivals
-from .mover import WINDOW, Mover, Plan, settled_total, total
+from .mover import WINDOW, Copier, Mover, settled_total, total
 from .removal import check_unused, remove
 from .report import Report
 from .sources import source
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ...app.state import AppState
     from .sources import Source
-    from .targets import Target
+    from .targets import DelayTarget
 
 CELERY_NATIVE = "celery-native"
 
@@ -93,14 +93,14 @@ def migrate(
     )  # fmt: skip
     _check_apart(out_of, into, request)
     report = Report(request.source, into.name, request.dry_run)
-    plan = Plan(connection, out_of, into, poison_queue(delay), request.only)
+    copier = Copier(connection, out_of, into, poison_queue(delay), request.only)
     with ExitStack() as stack:
         entered: Arrivals | None = None
         if request.source == CELERY_NATIVE:
             entered = stack.enter_context(arrivals(connection))
         report.before = total(connection, out_of)
         mover = Mover(
-            connection, out_of, plan, report, window=window, limit=request.limit, stopped=stopped,
+            connection, out_of, copier, report, window=window, limit=request.limit, stopped=stopped,
             progress=begun(report.before),
         )  # fmt: skip
         if request.dry_run:
@@ -131,7 +131,7 @@ def _options(delay: AppState, request: Request) -> Options:
     )
 
 
-def _check_apart(out_of: Source, into: Target, request: Request) -> None:
+def _check_apart(out_of: Source, into: DelayTarget, request: Request) -> None:
     shared = sorted(into.queues().intersection(out_of.queues))
     if shared or (out_of.name == into.name == "hold" and request.prefix is None):
         raise RmqDelayError(

@@ -3,29 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import headers as h
+from ...amqp.route import Route
 from ...app.exact import ExactDelays
 from ...durations import format_ms
 from ...exceptions import CannotHoldError, RmqDelayError
 from ...topology.exact.loop import Loop
+from .address import Address, Destination
 
 if TYPE_CHECKING:
     from kombu import Connection
 
-    from ...amqp.route import Route
     from ...app.state import AppState
     from ...settings.values import Settings
 
 NAMES = ("levels", "hold", "loop", "plugin", "ladder")
 
 
+@dataclass(frozen=True)
+class Copy:
+    """One copy of a message. ``counted`` is the counter of the report, ``by`` what it counts by."""
+
+    route: Route
+    headers: dict[str, Any]
+    counted: str
+    by: str
+
+
 class Target(Protocol):
-    """Holds a message until it is due, then routes it to its queue."""
+    """Where the copies of messages go."""
 
     name: str
+
+    def copy(self, raw: Mapping[str, Any], address: Address, to: Destination, now: int) -> Copy:
+        """Return the copy for one queue of a message with the headers ``raw``. Raises `CannotHoldError`.
+
+        ``now`` is milliseconds since the epoch.
+        """
+
+    def prepare(self, connection: Connection, route: Route) -> None:
+        """Declare what a route needs. Blocks."""
+
+
+class Home(Target):
+    """The queues themselves, as Celery publishes: attempts are its ``retries``, and the due time is the ``eta``."""
+
+    name = "queues"
+
+    def copy(self, raw: Mapping[str, Any], address: Address, to: Destination, now: int) -> Copy:
+        """Return a copy that needs no object of this package."""
+        headers = stock_headers(raw)
+        if address.retries is not None:
+            headers["retries"] = address.retries
+        if address.due_ms > now:
+            headers["eta"] = h.timestamp(datetime.fromtimestamp(address.due_ms / 1000, timezone.utc))
+        elif "eta" in headers:
+            headers["eta"] = None
+        return Copy(Route("", to.queue), headers, "delivered", to.queue)
+
+    def prepare(self, connection: Connection, route: Route) -> None:
+        """Declare nothing: a message stays where it is if its queue does not exist."""
+
+
+class DelayTarget(Target, Protocol):
+    """Holds a message until it is due, then routes it to its queue."""
 
     def queues(self) -> frozenset[str]:
         """Return the queues in which messages wait, as far as they are known in advance."""
@@ -33,11 +78,18 @@ class Target(Protocol):
     def route(self, delay_ms: int, queue: str, headers: Mapping[str, Any]) -> Route:
         """Return the route to ``queue``; ``delay_ms`` is at least 1. Raises `CannotHoldError`."""
 
-    def prepare(self, connection: Connection, route: Route) -> None:
-        """Declare what a route needs. Blocks."""
+    def copy(self, raw: Mapping[str, Any], address: Address, to: Destination, now: int) -> Copy:
+        """Return a copy that waits until it is due; directly to its queue where it is due."""
+        wait = max(0, address.due_ms - now)
+        route, counted = (self.route(wait, to.queue, raw), "moved") if wait else (Route("", to.queue), "delivered")
+        more = {**route.headers, h.DUE: address.due_ms} if h.DUE in route.headers else route.headers
+        headers = copied_headers(
+            raw, exchange=to.exchange, routing_key=to.routing_key, retries=address.retries, more=more
+        )
+        return Copy(route, headers, counted, to.queue)
 
 
-class ExactTarget:
+class ExactTarget(DelayTarget):
     """A topology for exact delays."""
 
     def __init__(self, exact: ExactDelays, connection: Connection) -> None:
@@ -60,7 +112,7 @@ class ExactTarget:
         self._exact.prepare(connection, route)
 
 
-class LadderTarget:
+class LadderTarget(DelayTarget):
     """The ladders of the settings: the lowest tier that is long enough."""
 
     name = "ladder"
@@ -94,7 +146,7 @@ class LadderTarget:
         self._exact.prepare(connection, route)
 
 
-def target(name: str | None, delay: AppState, connection: Connection) -> Target:
+def target(name: str | None, delay: AppState, connection: Connection) -> DelayTarget:
     """Return a target by its name; by default the exact delays of the settings.
 
     Raises `RmqDelayError` if messages would not return from it.
@@ -114,6 +166,11 @@ def target(name: str | None, delay: AppState, connection: Connection) -> Target:
 
 def _only(settings: Settings, name: str) -> Settings:
     return replace(settings, exact=replace(settings.exact, topologies=(name,)))
+
+
+def stock_headers(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the headers of a message without those of this package, of the broker and of the delaying plugin."""
+    return {name: value for name, value in h.of_task(raw).items() if name != "x-delay"}
 
 
 def copied_headers(

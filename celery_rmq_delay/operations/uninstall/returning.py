@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ... import headers as h
 from ...amqp.apply import ready_counts
 from ...amqp.copies import copy_of
-from ...amqp.route import Route
 from ...amqp.scan import scanning
 from ...names import quarantine
 from ..migration.address import Address, Destination, Waiting
-from ..migration.mover import Copy, LeftError, Mover, Plan
+from ..migration.mover import Copier, Mover
 from ..migration.report import Report
 from ..migration.sources import Queues, Source
+from ..migration.targets import Home, stock_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,30 +21,6 @@ if TYPE_CHECKING:
     from kombu import Connection
 
     from ...amqp.objects import Queue
-
-
-class _Home(Plan):
-    """Publishes each message to its queue, with its attempts as Celery's ``retries`` and its due time as ``eta``."""
-
-    def __init__(self, connection: Connection, source: Source, poison: Queue) -> None:
-        super().__init__(connection, source, None, poison)  # type: ignore[arg-type]  # only `_copy` uses the target
-
-    def _copy(self, raw: dict[str, Any], address: Address, to: Destination, now: int) -> Copy:
-        if not self._there(to.queue):
-            raise LeftError(f"queue {to.queue!r} does not exist")
-        headers = stock_headers(raw)
-        if address.retries is not None:
-            headers["retries"] = address.retries
-        if address.due_ms > now:
-            headers["eta"] = h.timestamp(datetime.fromtimestamp(address.due_ms / 1000, timezone.utc))
-        elif "eta" in headers:
-            headers["eta"] = None
-        return Copy(Route("", to.queue), headers, "delivered", to.queue)
-
-
-def stock_headers(raw: h.Headers) -> dict[str, Any]:
-    """Return the headers of a message without those of this package, of the broker and of the delaying plugin."""
-    return {name: value for name, value in h.of_task(raw).items() if name != "x-delay"}
 
 
 def quarantined(queue: str) -> Source:
@@ -59,8 +34,9 @@ def quarantined(queue: str) -> Source:
 
 def send_home(connection: Connection, source: Source, poison: Queue, stopped: Callable[[], bool]) -> Report:
     """Publish the messages of a source to their queues, each with confirm before it is acked; return the counts."""
-    report = Report(source.name, "queues")
-    Mover(connection, source, _Home(connection, source, poison), report, stopped=stopped).run()
+    home = Home()
+    report = Report(source.name, home.name)
+    Mover(connection, source, Copier(connection, source, home, poison), report, stopped=stopped).run()
     return report
 
 
