@@ -18,7 +18,8 @@ from ..operations.pending import Pending, ladder_change
 from ..operations.prune import Pruned
 from ..operations.release import Released
 from ..operations.status import QueueStatus, Status, TierStatus
-from ..operations.uninstall.leftovers import Kind, Report
+from ..operations.steps import Kind
+from ..operations.uninstall.leftovers import Report
 from ..tables import table
 
 #: Number of objects, left for the same reason, that a short text names.

@@ -86,6 +86,24 @@ def test_a_waiting_message_keeps_all_levels_and_an_interrupted_removal_goes_on(m
     assert find_leftovers(movers.connection) is None
 
 
+@pytest.mark.brokers
+def test_a_level_whose_messages_another_client_holds_stays(movers: Movers) -> None:
+    movers.declare_celery_native()
+    movers.call_celery_native(5000)
+    movers.holds(1, *level_names())
+    channel = movers.connection.channel()
+    held: list[Any] = []
+    tag = channel.basic_consume(level(12), callback=held.append)
+    movers.holds(0, *level_names())
+    with pytest.raises(TopologyError, match=r"'celery_delayed_12' .* in use"):
+        remove(movers.connection, movers.app, {})
+    channel.basic_cancel(tag)
+    channel.close()
+    movers.holds(1, level(12))
+    movers.put("1.0.orders.key", b"it returns by the bindings", exchange="shop")
+    assert movers.lab.get("orders", ack=True).body == b"it returns by the bindings"
+
+
 def test_the_bindings_of_a_queue_that_is_bound_with_a_hash_are_its_own(movers: Movers) -> None:
     every: Any = movers.app.amqp.queues["orders"]
     every.routing_key = "#.orders.key"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
@@ -20,7 +20,8 @@ from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.management.client import Management
 from celery_rmq_delay.operations import deletion
-from celery_rmq_delay.operations.uninstall.broker import Broker, Request
+from celery_rmq_delay.operations.steps import Runner, Step
+from celery_rmq_delay.operations.uninstall.broker import Request
 from celery_rmq_delay.operations.uninstall.run import uninstall
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.ladder import LadderPlan
@@ -31,10 +32,6 @@ from tests.support.waiting import wait_for
 pytestmark = [pytest.mark.brokers, pytest.mark.usefixtures("patience", "quick")]
 
 QUEUES = ("celery", "payments")
-
-
-#: The steps that change the broker.
-STEPS = ("delete_exchange", "delete_queue", "drop_queue", "unbind")
 
 
 class _KilledError(Exception):
@@ -123,20 +120,16 @@ class Shop:
 
     def interrupted(self, monkeypatch: pytest.MonkeyPatch, steps: int) -> bool:
         """Run it, but no more than so many steps, as if it was killed; return whether it was."""
-        left = [steps]
+        left, take = [steps], Runner.take
 
-        def limited(act: Callable[..., Any]) -> Callable[..., Any]:
-            def replaced(*given: Any, **options: Any) -> Any:
-                left[0] -= 1
-                if left[0] < 0:
-                    raise _KilledError
-                return act(*given, **options)
-
-            return replaced
+        def limited(runner: Runner, step: Step) -> bool:
+            left[0] -= 1
+            if left[0] < 0:
+                raise _KilledError
+            return take(runner, step)
 
         with monkeypatch.context() as patch, self.app.connection_for_read() as connection:
-            for name in STEPS:
-                patch.setattr(Broker, name, limited(getattr(Broker, name)))
+            patch.setattr(Runner, "take", limited)
             try:
                 uninstall(state_of(self.app), connection, Request(release=True), self.api)
             except _KilledError:

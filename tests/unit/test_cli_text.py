@@ -22,7 +22,8 @@ from celery_rmq_delay.operations.exhausted import ExhaustedMessage, Failure, Out
 from celery_rmq_delay.operations.findings import Finding
 from celery_rmq_delay.operations.pending import Pending, ladder_change, ladder_text
 from celery_rmq_delay.operations.status import QueueStatus, Status, TierStatus
-from celery_rmq_delay.operations.uninstall.leftovers import Deleted, Report
+from celery_rmq_delay.operations.steps import Deleted, Left
+from celery_rmq_delay.operations.uninstall.leftovers import Report
 from celery_rmq_delay.tables import table
 
 EXHAUSTED = ExhaustedMessage(
@@ -162,8 +163,8 @@ def test_an_uninstall_shows_counts_and_the_first_names_of_what_is_left_unless_it
     report.deleted += [Deleted("queue", name) for name in names]
     report.deleted += [Deleted("exchange", "rmq_delay.return"), Deleted("policy", "q1")]
     for name in names:
-        report.leave("queue", f"{name}.retry", "It is not empty.", "Wait.")
-    report.leave("exchange", "shop", "It is bound.", "Unbind it.")
+        report.left.append(Left("queue", f"{name}.retry", "It is not empty.", "Wait."))
+    report.left.append(Left("exchange", "shop", "It is bound.", "Unbind it."))
     short = uninstalled_text(report, verbose=False)
     assert short.splitlines() == [
         "deleted 100 queues, 1 exchange, 1 policy (--verbose lists them)",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from amqp.exceptions import NotFound
-
-from ...amqp.apply import exchange_exists, ready_counts
+from ...amqp.apply import ready_counts
 from ...exceptions import TopologyError
 from .. import celery_native_delay
+from ..steps import Runner, Step, delete_exchange, delete_queue, unbind
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -34,24 +32,26 @@ def remove(connection: Connection, app: Celery, details: Mapping[str, QueueDetai
 
     ``details`` are the queues from the management API, which alone reports dead letters that no queue takes; None skips
     that check. The entry is deleted first, so that a publisher which still uses it gets an error instead of losing a
-    message. Raises `TopologyError`, and deletes no queue, if any holds a message. Can be run again.
+    message. Raises `TopologyError`, and deletes no queue, if any holds a message; a queue that another client uses
+    stays, with all by which its messages return. Can be run again.
     """
+    runner = Runner(connection)
     _check_empty(connection, details)
-    removed = []
-    if exchange_exists(connection, celery_native_delay.ENTRY):
-        _apart(connection, lambda channel: channel.exchange_delete(celery_native_delay.ENTRY))
-        removed.append(celery_native_delay.ENTRY)
+    runner.take(delete_exchange(celery_native_delay.ENTRY))
+    removed = [each.name for each in runner.deleted]
     _check_empty(connection, details)
-    _unbind(connection, app)
-    for name in celery_native_delay.level_names():
-        if ready_counts(connection, [name])[name] is not None:
-            _apart(connection, lambda channel, name=name: channel.queue_delete(name, if_unused=False))
-            removed.append(f"queue {name}")
-    for name in (*celery_native_delay.level_names(), celery_native_delay.DELIVERY):
-        if exchange_exists(connection, name):
-            _apart(connection, lambda channel, name=name: channel.exchange_delete(name))
-            removed.append(f"exchange {name}")
-    return removed
+    if not runner.run(_plan(app)):
+        (left,) = runner.left
+        raise TopologyError(f"The queue {left.name!r} was not deleted: {left.reason} {left.fix}")
+    return removed + [" ".join(each) for each in runner.deleted[len(removed) :]]
+
+
+def _plan(app: Celery) -> Iterator[Step]:
+    levels = celery_native_delay.level_names()
+    yield from map(delete_queue, levels)
+    for queue, exchange, key in celery_native_bindings(app):
+        yield unbind(queue, exchange, key)
+    yield from map(delete_exchange, (*levels, celery_native_delay.DELIVERY))
 
 
 def _check_empty(connection: Connection, details: Mapping[str, QueueDetail] | None) -> None:
@@ -82,14 +82,3 @@ def celery_native_bindings(app: Celery) -> list[tuple[str, str, str]]:
             if not key.startswith("#"):
                 found.append((queue.name, exchange.name, f"#.{key}"))
     return [each for each in found if each not in own]
-
-
-def _unbind(connection: Connection, app: Celery) -> None:
-    for queue, exchange, key in celery_native_bindings(app):
-        _apart(connection, lambda channel, to=queue, of=exchange, key=key: channel.queue_unbind(to, of, key))
-
-
-def _apart(connection: Connection, act: Callable[..., object]) -> None:
-    """Act on a separate channel; ignore a missing object."""
-    with suppress(NotFound), connection.channel() as channel:
-        act(channel)

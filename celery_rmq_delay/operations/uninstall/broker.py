@@ -1,29 +1,24 @@
-"""Single objects of an uninstall: whether one can be deleted, and its deletion."""
+"""What the broker has at an uninstall: whether an object can be deleted, and the options."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amqp.exceptions import NotFound, PreconditionFailed
-
 from ...amqp import apply
-from ...amqp.objects import Binding
 from ...commands import command
 from ...durations import format_ms
 from ...names import parse_delay_queue
-from .. import deletion
+from ..steps import Problem, Runner, delete_queue
 from .inventory import Listing, existing
-from .leftovers import Deleted, Report
+from .leftovers import Report
 
 if TYPE_CHECKING:
     from kombu import Connection
 
     from ...management.client import Management
 
-AGAIN = "Run the command again."
 USE_MANAGEMENT = "Use the management API (--management-url), or --no-management to skip this check."
 _RELEASE = "Wait (--wait), or put them into their queue now with --release; then run the command again."
 
@@ -48,13 +43,13 @@ class Request:
     check_hidden: bool = True
 
 
-class Broker:
-    """The broker of an uninstall. In a dry run it changes nothing, and reports the same."""
+class Broker(Runner):
+    """The broker of an uninstall: what it has, and the runner of the steps that change it."""
 
     def __init__(self, connection: Connection, request: Request, management: Management | None) -> None:
-        self.connection, self.request, self.management = connection, request, management
-        self.dry = request.dry_run
-        self.report = Report(dry_run=request.dry_run)
+        super().__init__(connection, request.dry_run)
+        self.request, self.management = request, management
+        self.report = Report(request.dry_run, deleted=self.deleted, left=self.left)
         self.listing = self.listed()
 
     def listed(self) -> Listing | None:
@@ -80,23 +75,23 @@ class Broker:
         """Return whether queues in which messages wait can all be deleted; report those that cannot."""
         problems = {name: problem for name in queues if (problem := self._problem(name))}
         for name, problem in problems.items():
-            self.report.leave("queue", name, *problem)
+            self.leave("queue", name, *problem)
         return not problems
 
-    def _problem(self, name: str) -> tuple[str, str] | None:
-        """Return (reason, fix) where a queue cannot be deleted."""
+    def _problem(self, name: str) -> Problem | None:
+        """Return why a queue cannot be deleted."""
         found = existing(self.connection, [name])
         if not found:
             return None
         if found[name] and not (self.dry and self.request.release):
             tier = parse_delay_queue(name)
             until = f", {format_ms(tier.ttl_ms)} at most" if tier else ""
-            return f"{found[name]} messages wait in it{until}.", _RELEASE
+            return Problem(f"{found[name]} messages wait in it{until}.", _RELEASE)
         hidden = self.hidden(name) if is_quorum(name) else 0
         if hidden is None:
-            return "Only the management API reports whether a quorum queue is empty.", USE_MANAGEMENT
+            return Problem("Only the management API reports whether a quorum queue is empty.", USE_MANAGEMENT)
         if hidden:
-            return f"{hidden} messages that were due wait for a target queue.", f"Run `{command('doctor')}`."
+            return Problem(f"{hidden} messages that were due wait for a target queue.", f"Run `{command('doctor')}`.")
         return None
 
     def bound(self, exchange: str) -> list[str]:
@@ -104,53 +99,12 @@ class Broker:
         bindings = self.management.bindings() if self.management is not None else {}
         return sorted(destination for source, destination in bindings if source == exchange)
 
-    def delete_exchange(self, name: str, *, if_unused: bool = False) -> bool:
-        """Delete an exchange, where it exists; return False where it has bindings and ``if_unused``."""
-        if not self.exists(name):
-            return True
-        if not self.dry:
-            try:
-                with self.connection.channel() as channel:
-                    channel.exchange_delete(name, if_unused=if_unused)
-            except PreconditionFailed:
-                return False
-        self.report.deleted.append(Deleted("exchange", name))
-        return True
-
-    def delete_queue(self, name: str) -> bool:
-        """Delete a queue that is empty and unused, where it exists; return whether it is gone."""
-        if not existing(self.connection, [name]):
-            return True
-        if not self.dry and not deletion.delete_empty(self.connection, name):
-            self.report.leave("queue", name, "It is in use, or a message has just arrived.", AGAIN)
-            return False
-        self.report.deleted.append(Deleted("queue", name))
-        return True
-
-    def drop_queue(self, name: str) -> None:
-        """Delete a queue with its content, where it exists."""
-        if not existing(self.connection, [name]):
-            return
-        if not self.dry:
-            with self.connection.channel() as channel:
-                channel.queue_delete(name)
-        self.report.deleted.append(Deleted("queue", name))
-
-    def unbind(self, queue: str, exchange: str, *keys: str) -> None:
-        """Remove bindings of a queue, where they exist."""
-        if self.dry or not self.exists(exchange):
-            return
-        for key in keys:
-            with suppress(NotFound), self.connection.channel() as channel:
-                apply.unbind(channel, Binding(exchange, queue, key=key))
+    def delete_queues(self, queues: Collection[str]) -> bool:
+        """Delete queues in which messages wait, if none has any; return whether all are gone."""
+        return self.empty(queues) and self.run_all(map(delete_queue, queues))
 
 
 def is_quorum(name: str) -> bool:
     """Return whether the name of a queue in which messages wait is that of a quorum queue."""
     tier = parse_delay_queue(name)
     return tier.queue_type == "quorum" if tier else ".quorum." in name
-
-
-def every(results: Iterable[bool]) -> bool:
-    """Return whether all results are true; takes all of them."""
-    return all([*results])

@@ -18,7 +18,7 @@ from ...topology.exact.levels import Levels
 from ...topology.exact.loop import Loop
 from ...topology.exact.plugin import Plugin
 from ..migration.sources import Tier
-from .leftovers import Kind
+from ..steps import Kind
 
 if TYPE_CHECKING:
     from kombu import Connection

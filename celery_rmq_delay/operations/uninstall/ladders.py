@@ -17,9 +17,9 @@ from ...management.policies import DLX, find_ours
 from ...names import moving, quarantine
 from ...topology.transition import Applied
 from ..adoption import Adopter
-from .broker import Broker, every
+from ..steps import Deleted, delete_exchange, delete_queue, drop_queue, unbind
+from .broker import Broker
 from .inventory import Origin, existing
-from .leftovers import Deleted
 
 if TYPE_CHECKING:
     from ...app.state import AppState
@@ -37,8 +37,7 @@ class Ladders:
 
     def __init__(self, delay: AppState, broker: Broker) -> None:
         self.delay, self.broker = delay, broker
-        self.names, self.report = delay.settings.names, broker.report
-        self.connection, self.request = broker.connection, broker.request
+        self.names, self.connection, self.request = delay.settings.names, broker.connection, broker.request
         #: The origin queues that stay, whose rejected messages go to the exhausted queue.
         self.staying: list[str] = []
 
@@ -54,18 +53,16 @@ class Ladders:
         with self._locked(origin):
             if stays:
                 self._redirect_rejections(origin)
-            for name in origin.exchanges:
-                broker.delete_exchange(name)
-            if not every(broker.delete_queue(name) for name in origin.tiers):
+            broker.run(map(delete_exchange, origin.exchanges))
+            if not broker.run_all(map(delete_queue, origin.tiers)):
                 return False
-            keys = [origin.plan.return_binding(tier_index).key for tier_index in range(1, origin.highest_tier + 1)]
-            broker.unbind(queue, names.returns, *keys)
+            for tier_index in range(1, origin.highest_tier + 1):
+                broker.take(unbind(queue, names.returns, origin.plan.return_binding(tier_index).key))
             self._remove_quarantine(queue)
             if not stays:
-                broker.delete_exchange(names.dlx(queue))
-                broker.delete_exchange(names.other(queue))
+                broker.run(map(delete_exchange, (names.dlx(queue), names.other(queue))))
             for name in (moving(names.record(queue)), names.record(queue)):  # the lock ends with the last one
-                broker.drop_queue(name)
+                broker.take(drop_queue(name))
         return True
 
     @contextmanager
@@ -101,7 +98,7 @@ class Ladders:
         if management is None:
             if is_adopted:
                 reason = "It adopts the queue, and only the management API can delete it."
-                self.report.leave("policy", policy, reason, "Run the command with --management-url.")
+                self.broker.leave("policy", policy, reason, "Run the command with --management-url.")
             return not is_adopted
         try:
             if not is_adopted and find_ours(self.names, queue, management.policies()) is None:
@@ -111,10 +108,10 @@ class Ladders:
             if plan and not self.request.dry_run:
                 adopter.undo(plan, force=True)  # no worker of this package consumes it, and others do not reply
         except AdoptionError as error:
-            self.report.leave("policy", policy, str(error), "See the message.")
+            self.broker.leave("policy", policy, str(error), "See the message.")
             return False
         if plan.policy is not None:
-            self.report.deleted.append(Deleted("policy", policy))
+            self.broker.deleted.append(Deleted("policy", policy))
         return True
 
     def _stays(self, queue: str) -> bool:
@@ -124,14 +121,14 @@ class Ladders:
             return False
         problem = self._problem(queue, found)
         if problem is None:
-            if self.broker.delete_queue(queue):
+            if self.broker.take(delete_queue(queue)):
                 return False
             problem = "It could not be deleted."
         dlx = self.names.dlx(queue)
         reason = f"It was declared with the dead-letter exchange {dlx}, and arguments cannot be changed. {problem}"
-        self.report.leave("queue", queue, reason, DELETE_ORIGIN)
+        self.broker.leave("queue", queue, reason, DELETE_ORIGIN)
         for name in (dlx, self.names.other(queue)):
-            self.report.leave("exchange", name, f"It takes rejected messages of queue {queue}.", f"See queue {queue}.")
+            self.broker.leave("exchange", name, f"It takes rejected messages of queue {queue}.", f"See queue {queue}.")
         self.staying.append(queue)
         return True
 
@@ -162,6 +159,6 @@ class Ladders:
         count = self.broker.waiting([name]).get(name)
         if count and not self.request.dry_run:
             reason = f"{count} messages in it could not be put into queue {queue}."
-            self.report.leave("queue", name, reason, f"Check whether queue {queue} exists, and its length limit.")
+            self.broker.leave("queue", name, reason, f"Check whether queue {queue} exists, and its length limit.")
         else:
-            self.broker.delete_queue(name)
+            self.broker.take(delete_queue(name))

@@ -4,25 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-Kind = Literal["queue", "exchange", "policy"]
-
-
-class Deleted(NamedTuple):
-    """An object that was deleted, or would be."""
-
-    kind: Kind
-    name: str
-
-
-class Left(NamedTuple):
-    """An object that stays: why, and what to do about it."""
-
-    kind: Kind
-    name: str
-    reason: str
-    fix: str
+from ..steps import Deleted, Left
 
 
 @dataclass
@@ -43,11 +27,6 @@ class Report:
     def __bool__(self) -> bool:
         """Whether there was anything to do."""
         return bool(self.moved or self.deleted)
-
-    def leave(self, kind: Kind, name: str, reason: str, fix: str) -> None:
-        """Add an object that stays."""
-        if name not in {each.name for each in self.left if each.kind == kind}:
-            self.left.append(Left(kind, name, reason, fix))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from ...app.state import AppState
     from ...management.client import Management
     from ..migration.sources import Source
-    from .leftovers import Kind, Report
+    from ..steps import Kind
+    from .leftovers import Report
 
 #: Seconds between two checks of what still waits.
 _PAUSE = 0.5
@@ -87,9 +88,8 @@ class _Uninstall:
         """Delete the due queues of the origin queues that are gone."""
         there = existing(self.connection, [each.plan.queue for each in self.origins])
         for each in self.origins:
-            dues = [] if each.plan.queue in there else self.exact.dues_of(each.plan.queue)
-            for name in dues if self.broker.empty(dues) else ():
-                self.broker.delete_queue(name)
+            if each.plan.queue not in there:
+                self.broker.delete_queues(self.exact.dues_of(each.plan.queue))
 
     def _check_workers(self) -> None:
         """Refuse while a worker of this package consumes."""
@@ -156,7 +156,7 @@ class _Uninstall:
                 found = send_home(self.connection, each, poison_queue(self.delay), self.stopped)
                 self.broker.report.moved.update(found.delivered)
                 for name in self.broker.waiting(each.queues) if found.left else ():
-                    self.broker.report.leave("queue", name, "; ".join(found.left), "Solve this, and run it again.")
+                    self.broker.leave("queue", name, "; ".join(found.left), "Solve this, and run it again.")
 
     def _settle(self) -> None:
         """Wait until dead letters in transit have arrived, and the management API reports those that have not."""
@@ -182,7 +182,7 @@ class _Uninstall:
         gone = {(each.kind, each.name) for each in report.deleted} if self.request.dry_run else set()
         for kind, name in sorted(there - gone):
             reason, fix = _NEEDED if (kind, name) in known else _UNKNOWN
-            report.leave(kind, name, reason, fix)
+            self.broker.leave(kind, name, reason, fix)
 
     def _known(self) -> Iterator[tuple[Kind, str]]:
         """Yield the objects that are deleted when nothing needs them."""

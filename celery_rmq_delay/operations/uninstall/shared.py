@@ -13,7 +13,8 @@ from ...topology.exact.base import arrivals
 from ...topology.exact.hold import Hold
 from ...topology.exact.plugin import Plugin
 from ..migration.service import poison_queue
-from .broker import AGAIN, USE_MANAGEMENT, Broker, every
+from ..steps import AGAIN, Problem, Step, delete_exchange, delete_queue, drop_queue, unbind
+from .broker import USE_MANAGEMENT, Broker
 from .inventory import Exact, existing
 from .returning import renew
 
@@ -29,7 +30,7 @@ class Shared:
 
     def __init__(self, delay: AppState, broker: Broker, exact: Exact, origins: Iterable[str]) -> None:
         self.settings, self.names, self.broker, self.exact = delay.settings, delay.settings.names, broker, exact
-        self.report, self.connection, self.request = broker.report, broker.connection, broker.request
+        self.connection, self.request = broker.connection, broker.request
         self.poison = poison_queue(delay)
         known = delay.app.amqp.queues
         streams = {name for name, each in known.items() if (each.queue_arguments or {}).get("x-queue-type") == "stream"}
@@ -43,23 +44,22 @@ class Shared:
         the exhausted queue.
         """
         levels = [each for each in self.exact.levels if self._levels(each)]
-        loops = every(self._queues(each.delay, each.wait) for each in self.exact.loops)
+        loops = [self.broker.delete_queues([each.delay, each.wait]) for each in self.exact.loops]
         held = all([self._hold(), self._plugin()])
         returning: dict[str, list[str]] = {
             each.delivery: [each.binding(name).key for name in self.queues] for each in levels
         }
-        arrived = held and len(levels) == len(self.exact.levels) and self._queues(*self.exact.dues)
+        arrived = held and len(levels) == len(self.exact.levels) and self.broker.delete_queues(self.exact.dues)
         if arrived:
             returning[arrivals(self.names)] = self.queues
         if ladders_gone:
             returning[self.names.returns] = []
-        everything = loops and arrived and ladders_gone
+        everything = all(loops) and arrived and ladders_gone
         net = undeliverable(self.names)
         if self._returning(returning) and everything:
-            self.broker.unbind(self.settings.exhausted_queue, net, "")
-            self._exchange(net)
+            self.broker.run([unbind(self.settings.exhausted_queue, net, ""), self._exchange(net)])
         elif self.broker.exists(net):
-            self.report.leave("exchange", net, "It takes messages whose queue is gone from other objects.", AGAIN)
+            self.broker.leave("exchange", net, "It takes messages whose queue is gone from other objects.", AGAIN)
             staying = [*staying, net]
         self._last_queues(staying)
 
@@ -70,24 +70,18 @@ class Shared:
         queues = [*reversed(levels.holding())]
         if not self.broker.empty(queues):
             return False
-        self.broker.delete_exchange(levels.mark)  # the lowest queue, which is deleted last, shows the use, too
-        for name in queues:
-            self.broker.delete_exchange(name)
-            if not self.broker.delete_queue(name):
-                return False
-        return True
-
-    def _queues(self, *queues: str) -> bool:
-        return self.broker.empty(queues) and every(self.broker.delete_queue(name) for name in queues)
+        pairs = (step for name in queues for step in (delete_exchange(name), delete_queue(name)))
+        # The lowest queue, which is deleted last, shows the use as the mark does.
+        return self.broker.run([delete_exchange(levels.mark), *pairs])
 
     def _hold(self) -> bool:
         if self.exact.hold is not None:
-            return self._queues(*self.exact.hold)
+            return self.broker.delete_queues(self.exact.hold)
         name = arrivals(self.names)
         used = Hold.name in self.settings.exact.topologies and self.broker.exists(name)
         if used and self.request.check_hidden:
             reason = "Only the management API lists the queues of hold, whose messages return by it."
-            self.report.leave("exchange", name, reason, USE_MANAGEMENT)
+            self.broker.leave("exchange", name, reason, USE_MANAGEMENT)
             return False
         return True
 
@@ -100,9 +94,9 @@ class Shared:
         held = None if listing is None else listing.exchanges.get(name, 0)
         if held or held is None:
             reason = f"{held} messages wait in it." if held else "Only the management API reports its messages."
-            self.report.leave("exchange", name, reason, "Wait until they are delivered: they cannot be taken out.")
+            self.broker.leave("exchange", name, reason, "Wait until they are delivered: they cannot be taken out.")
             return False
-        return self.broker.delete_exchange(name)
+        return self.broker.take(delete_exchange(name))
 
     # -- return ----------------------------------------------------------------------------------------------------
 
@@ -116,35 +110,37 @@ class Shared:
             return True
         if problem := self._may_need_them():
             for name in present:
-                self.report.leave("exchange", name, *problem)
+                self.broker.leave("exchange", name, *problem)
             return False
         for name in present:
             for queue, key in zip(self.queues, exchanges[name], strict=False):
-                self.broker.unbind(queue, name, key)
-        return every(self._exchange(name) for name in present)
+                self.broker.take(unbind(queue, name, key))
+        return self.broker.run_all(map(self._exchange, present))
 
-    def _may_need_them(self) -> tuple[str, str] | None:
+    def _may_need_them(self) -> Problem | None:
         """Publish the messages of all queues again; return (reason, fix) if others may have come by our exchanges."""
         there = existing(self.connection, self.queues)
         counts = {name: consumer_count(self.connection, name) for name in there}
         if consumed := ", ".join(name for name, count in counts.items() if count):
-            return f"Workers consume {consumed}: their messages may have come by it, and their retries need it.", _STOP
+            reason = f"Workers consume {consumed}: their messages may have come by it, and their retries need it."
+            return Problem(reason, _STOP)
         if self.request.dry_run:
             return None
         try:
             for name in there:
                 renew(self.connection, name)
         except PublishError as error:
-            return f"A message may have come by it, and could not be published to its queue again: {error}", AGAIN
+            reason = f"A message may have come by it, and could not be published to its queue again: {error}"
+            return Problem(reason, AGAIN)
         return None
 
-    def _exchange(self, name: str) -> bool:
-        if self.broker.delete_exchange(name, if_unused=True):
-            return True
-        bound = ", ".join(self.broker.bound(name)) or "only the management API reports its name"
-        reason = f"A queue or an exchange, unknown to this app, is bound to it: {bound}."
-        self.report.leave("exchange", name, reason, "Uninstall the other app of this prefix, or remove the binding.")
-        return False
+    def _exchange(self, name: str) -> Step:
+        def used() -> Problem:
+            bound = ", ".join(self.broker.bound(name)) or "only the management API reports its name"
+            reason = f"A queue or an exchange, unknown to this app, is bound to it: {bound}."
+            return Problem(reason, "Uninstall the other app of this prefix, or remove the binding.")
+
+        return delete_exchange(name, used)
 
     # -- the last queues -------------------------------------------------------------------------------------------
 
@@ -152,7 +148,7 @@ class Shared:
         self._last(self.poison.name, "messages that could not be read", "Requeue them by hand, or delete the queue.")
         events = self.names.events
         if self.request.discard_events and not consumer_count(self.connection, events):
-            self.broker.drop_queue(events)
+            self.broker.take(drop_queue(events))
         else:
             self._last(events, "events", "Let the collector read them, or add --discard-events.")
         fix = f"Requeue them with `{command('exhausted requeue')}`, or discard them (`exhausted discard`)."
@@ -164,10 +160,10 @@ class Shared:
             return
         others = ", ".join(needed_by)
         if found.message_count:
-            self.report.leave("queue", name, f"It has {found.message_count} {what}.", fix)
+            self.broker.leave("queue", name, f"It has {found.message_count} {what}.", fix)
         elif found.consumer_count:
-            self.report.leave("queue", name, f"It has {found.consumer_count} consumers.", "Stop the collector.")
+            self.broker.leave("queue", name, f"It has {found.consumer_count} consumers.", "Stop the collector.")
         elif others:
-            self.report.leave("queue", name, f"It takes messages of {others}.", f"See {others}.")
+            self.broker.leave("queue", name, f"It takes messages of {others}.", f"See {others}.")
         else:
-            self.broker.delete_queue(name)
+            self.broker.take(delete_queue(name))
