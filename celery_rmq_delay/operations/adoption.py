@@ -13,7 +13,6 @@ continues from there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from ..management.policies import DLX, PolicyPlan, applying, effective_limit, fi
 from ..management.records import Policy
 from ..topology.adoption import COMMAND, Adoption
 from ..topology.transition import apply_plan, save_adoption
+from .waiting import poll
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -158,7 +158,7 @@ class Adopter:
     def _wait_for_old_statistics(self, plan: PolicyPlan) -> None:
         """Wait until the statistics no longer show an earlier policy of the same name."""
         if plan.present is None:
-            self._poll(self.patience.effect, lambda: self._detail(plan.queue).policy != plan.policy.name)
+            poll(self.patience.effect, lambda: self._detail(plan.queue).policy != plan.policy.name, self.patience.pause)
 
     def _wait_until_in_effect(self, plan: PolicyPlan) -> QueueDetail:
         def inspect() -> QueueDetail | None:
@@ -166,7 +166,7 @@ class Adopter:
             detail = self._detail(plan.queue)
             return detail if self._in_effect(plan, detail) else None
 
-        found: QueueDetail | None = self._poll(self.patience.effect, inspect)
+        found = poll(self.patience.effect, inspect, self.patience.pause)
         if found is None:
             detail = self._detail(plan.queue)
             self._take_back(plan)
@@ -243,7 +243,7 @@ class Adopter:
             detail = self.management.queue(queue)
             return detail is None or not detail.dead_letters_waiting
 
-        if not self._poll(self.patience.effect, none_left):
+        if not poll(self.patience.effect, none_left, self.patience.pause):
             raise AdoptionError(
                 f"Dead letters of queue {queue!r} still wait for a target queue, and would be lost without the policy. "
                 f"Workers already forward. Run `{command('doctor', self.delay.app)}`, then --undo again."
@@ -299,12 +299,6 @@ class Adopter:
             replied = {answer.get("address") for answer in answers.values()}
             silent = tuple(each for each in self.management.consumers(queue) if each not in replied)
         return Outcome(queue, policy, adoption.in_force, workers, unanswered, silent)
-
-    def _poll(self, seconds: float, inspect: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + seconds
-        while not (found := inspect()) and time.monotonic() < deadline:
-            time.sleep(self.patience.pause)
-        return found
 
 
 def _is_as_written(policy: Policy, adoption: Adoption) -> bool:

@@ -14,6 +14,7 @@ from ..commands import command
 from ..durations import format_ms
 from ..ladders import Ladder
 from ..topology.transition import Applied
+from .waiting import listed_counts
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -69,10 +70,6 @@ def prune(
     return report
 
 
-def _listed(counts: Mapping[str, int | None]) -> str:
-    return ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
-
-
 class _Prune:
     def __init__(
         self,
@@ -119,7 +116,7 @@ class _Prune:
         in_force |= {*self._delay_queues(each for each in map(self.applied.ladders.get, self.applied.in_force) if each)}
         own = [queue.name for queue in self._delay_queues([ladder]) if queue not in in_force]
         counts = apply.ready_counts(self.connection, own)
-        if full := _listed(counts):
+        if full := listed_counts(counts):
             self.report.kept[key] = f"Messages are parked in {full}."
             return False
         if ladder.queue_type == "quorum" and self.details is None:
@@ -129,7 +126,7 @@ class _Prune:
             )
             return False
         waiting = {name: detail.dead_letters_waiting for name, detail in (self.details or {}).items() if name in own}
-        if full := _listed(waiting):
+        if full := listed_counts(waiting):
             self.report.kept[key] = f"Messages that were due wait for a target queue, in {full}."
         return not full
 

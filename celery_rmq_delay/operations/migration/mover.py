@@ -27,6 +27,7 @@ from ...amqp.objects import Queue
 from ...amqp.route import Route
 from ...amqp.scan import SCAN_LIMIT, requeue, scanning, work_off
 from ...exceptions import CannotHoldError, NotUnderstoodError, OutcomeUnknownError, PublishError, RmqDelayError
+from ..waiting import poll
 from .address import Address, Destination, Waiting
 from .report import Report
 from .targets import Copy, Target
@@ -403,7 +404,4 @@ def total(connection: Connection, source: Source) -> int:
 
 def settled_total(connection: Connection, source: Source, expected: int) -> int:
     """Return the total after the broker's counts have had time to reflect the last acks."""
-    deadline = time.monotonic() + SETTLE
-    while (count := total(connection, source)) != expected and time.monotonic() < deadline:
-        time.sleep(IDLE)
-    return count
+    return poll(SETTLE, lambda: total(connection, source), IDLE, until=lambda count: count == expected)

@@ -9,6 +9,7 @@ from ...amqp.apply import ready_counts
 from ...exceptions import TopologyError
 from .. import celery_native_delay
 from ..steps import Runner, Step, delete_exchange, delete_queue, unbind
+from ..waiting import listed_counts
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -58,9 +59,7 @@ def _check_empty(connection: Connection, details: Mapping[str, QueueDetail] | No
     counts = ready_counts(connection, celery_native_delay.level_names())
     stuck = {name: details[name].dead_letters_waiting for name in counts if details and name in details}
     for found, what in ((counts, "messages"), (stuck, "dead letters that no queue takes")):
-        full = {name: count for name, count in found.items() if count}
-        if full:
-            listed = ", ".join(f"{name} ({count})" for name, count in full.items())
+        if listed := listed_counts(found):
             hint = (
                 f"Move them first: `{celery_native_delay.migrate()}`."
                 if found is counts

@@ -9,7 +9,8 @@ and exhausted messages last. Each step can be repeated, so the next run continue
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from operator import not_
 from typing import TYPE_CHECKING
 
 from ...amqp.apply import consumer_count
@@ -18,6 +19,7 @@ from ...names import quarantine
 from .. import deletion
 from ..migration.service import poison_queue
 from ..migration.sources import of_tiers, source
+from ..waiting import listed_counts, poll
 from .broker import Broker, Request, is_quorum
 from .inventory import exact, existing, origins
 from .ladders import Ladders
@@ -94,7 +96,7 @@ class _Uninstall:
     def _check_workers(self) -> None:
         """Refuse while a worker of this package consumes."""
         queues = [*(quarantine(each.plan.queue) for each in self.origins), *(each.wait for each in self.exact.loops)]
-        if found := _listed({name: consumer_count(self.connection, name) for name in queues}):
+        if found := listed_counts({name: consumer_count(self.connection, name) for name in queues}):
             self._refuse(f"Workers of this package consume {found}, and would declare everything again. Stop them")
 
     def _check_held(self) -> None:
@@ -113,17 +115,18 @@ class _Uninstall:
 
         AMQP counts the cancelled consumer of a quorum queue as long as it holds messages.
         """
-        management, deadline = self.broker.management, time.monotonic() + 2 * deletion.STATISTICS
+        management = self.broker.management
         if management is None:
             return ""
         names = [name for each in self.origins for name in (each.plan.queue, quarantine(each.plan.queue))]
-        while True:
+
+        def inspect() -> str:
             listed = management.queues()
             counts = {name: listed[name].unacked for name in names if name in listed}
-            found = _listed({name: each for name, each in counts.items() if each and not management.consumers(name)})
-            if not found or self.request.dry_run or time.monotonic() > deadline:
-                return found
-            time.sleep(_PAUSE)
+            held = {name: count for name, count in counts.items() if count}
+            return listed_counts({name: count for name, count in held.items() if not management.consumers(name)})
+
+        return poll(0 if self.request.dry_run else 2 * deletion.STATISTICS, inspect, _PAUSE, until=not_)
 
     def _sources(self) -> Iterator[Source]:
         """Yield the queues in which messages wait, in the order in which messages pass them."""
@@ -137,12 +140,9 @@ class _Uninstall:
                 yield source("hold", self.delay, self.connection, self.exact.options[0], named=self.exact.hold)
 
     def _wait(self) -> None:
-        if self.request.dry_run:
-            return
-        deadline = time.monotonic() + self.request.wait_ms / 1000
-        queues = [name for each in self._sources() for name in each.queues]
-        while time.monotonic() < deadline and not self.stopped() and self.broker.waiting(queues):
-            time.sleep(_PAUSE)
+        if self.request.wait_ms and not self.request.dry_run:
+            queues = [name for each in self._sources() for name in each.queues]
+            poll(self.request.wait_ms / 1000, lambda: self.stopped() or not self.broker.waiting(queues), _PAUSE)
 
     def _return_messages(self) -> None:
         sources = [quarantined(each.plan.queue) for each in self.origins]
@@ -190,7 +190,3 @@ class _Uninstall:
             yield from each.objects()
         if not self.request.only:
             yield from self.exact.objects()
-
-
-def _listed(counts: Mapping[str, int | None]) -> str:
-    return ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
