@@ -25,6 +25,7 @@ from ..management.policies import DLX, PolicyPlan, applying, effective_limit, fi
 from ..management.records import Policy
 from ..topology.adoption import COMMAND, Adoption
 from ..topology.transition import apply_plan, save_adoption
+from .results import Result
 from .waiting import poll
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ PATIENCE = Patience()
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Result):
     """The result for one queue.
 
     ``workers`` maps the workers that consume it to whether they reject now. ``silent`` are the addresses of consumers
@@ -71,10 +72,6 @@ class Outcome:
     workers: dict[str, bool] = field(default_factory=dict)
     unanswered: int = 0
     silent: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {**vars(self), "silent": list(self.silent)}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from amqp.exceptions import AMQPNotImplementedError
 
@@ -20,6 +20,7 @@ from ..commands import command
 from ..exceptions import RmqDelayError
 from ..topology.transition import recorded
 from .release import counted_copy
+from .results import Result
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -36,7 +37,7 @@ _PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
-class Deletion:
+class Deletion(Result):
     """The result for an origin queue: deleted, or kept with its messages.
 
     ``exhausted`` counts messages that were moved from it to the exhausted queue, ``hidden`` those that only the
@@ -49,10 +50,6 @@ class Deletion:
     messages: int = 0
     consumers: int = 0
     hidden: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return dict(vars(self))
 
 
 def delete_origin(

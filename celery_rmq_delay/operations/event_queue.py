@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..amqp.apply import Drift, ready_counts
 from .findings import Finding
 from .pending import Pending
+from .results import Result
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -21,15 +22,11 @@ _NEARLY_FULL = 0.9
 
 
 @dataclass(frozen=True)
-class EventStatus:
+class EventStatus(Result):
     """The event queue. ``waiting`` counts its unread events; None if the queue does not exist."""
 
     queue: str
     waiting: int | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return dict(vars(self))
 
 
 def event_status(connection: Connection, delay: AppState) -> EventStatus | None:

@@ -10,6 +10,7 @@ from ..amqp.apply import drift, ready_counts, unconsumed
 from ..exceptions import TopologyError
 from .findings import Finding, apply_fix, redeclare_fix
 from .pending import Pending
+from .results import Result
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -23,16 +24,12 @@ _UNUSED_FOR = 60.0
 
 
 @dataclass(frozen=True)
-class ExactStatus:
+class ExactStatus(Result):
     """One topology of the settings. ``waiting`` counts its messages; None if the broker does not report them."""
 
     topology: str
     unit_ms: int
     waiting: int | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return dict(vars(self))
 
 
 def exact_status(connection: Connection, exact: ExactDelays) -> list[ExactStatus]:

@@ -18,6 +18,7 @@ from ..exceptions import NackedError, OutcomeUnknownError, PublishError, Selecti
 from ..names import tier_of
 from .approval import objection, report_failed
 from .preview import Preview, preview_of
+from .results import Result
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -31,7 +32,7 @@ SHOWN_APART = frozenset({h.TRACEBACK, h.MESSAGE})
 
 
 @dataclass(frozen=True)
-class ExhaustedMessage:
+class ExhaustedMessage(Result):
     """The facts in the headers of an exhausted message; None where a header is missing.
 
     ``queue`` is the origin queue, ``exception`` the type with its module, ``exhausted_at`` ISO 8601 in UTC,
@@ -47,10 +48,6 @@ class ExhaustedMessage:
     attempts: int
     exhausted_at: str | None
     size: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return dict(vars(self))
 
 
 #: Why a message is in the exhausted queue: the package's reasons, then those of the broker.
@@ -103,7 +100,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Failure:
+class Failure(Result):
     """A message that was not moved, and why."""
 
     found: ExhaustedMessage
@@ -115,7 +112,7 @@ class Failure:
 
 
 @dataclass
-class Outcome:
+class Outcome(Result):
     """The result of a scan of the exhausted queue.
 
     ``done``: listed, requeued or discarded. ``seen`` is the number of inspected messages, ``complete`` whether that was
@@ -128,14 +125,6 @@ class Outcome:
     seen: int = 0
     complete: bool = False
     consumed: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            **vars(self),
-            "done": [each.to_json() for each in self.done],
-            "failed": [each.to_json() for each in self.failed],
-        }
 
 
 _EVERYTHING = Selection(everything=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ..commands import command
+from .results import Result
 
 Severity = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Finding(Result):
     """One problem with its fix.
 
     ``code`` is stable for scripts; ``subject`` names the queue or other object. An ``error`` loses or stops
@@ -28,10 +29,6 @@ class Finding:
     def needs_a_person(self) -> bool:
         """Whether an operator has to act."""
         return self.severity != "note"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return dict(vars(self))
 
 
 def apply_fix() -> str:

@@ -17,6 +17,7 @@ from ..exceptions import NotUnderstoodError, RmqDelayError
 from .migration.address import Address, Waiting, in_tier
 from .migration.sources import source
 from .release import places, search_limit, task_id_of
+from .results import Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,7 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True)
-class ParkedTask:
+class ParkedTask(Result):
     """A parked task. ``tier_index`` and ``delay_ms`` (ms) are those of its tier; None for an exact delay.
 
     ``attempts`` is how often it ran. ``due`` is when it returns to ``queue`` at the latest, in UTC: exact for an exact
@@ -51,11 +52,11 @@ class ParkedTask:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; times in ISO 8601, UTC."""
-        return {**vars(self), "due": self.due and self.due.isoformat(timespec="milliseconds")}
+        return {**super().to_json(), "due": self.due and self.due.isoformat(timespec="milliseconds")}
 
 
 @dataclass
-class ParkedList:
+class ParkedList(Result):
     """The result of `list_parked`. ``complete``: whether all parked messages were inspected.
 
     ``unlisted`` maps what cannot be listed to the reason. ``marked``: RabbitMQ >= 4.1 has flagged the inspected
@@ -66,10 +67,6 @@ class ParkedList:
     complete: bool = True
     unlisted: dict[str, str] = field(default_factory=dict)
     marked: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {**vars(self), "tasks": [each.to_json() for each in self.tasks]}
 
 
 @dataclass(frozen=True)

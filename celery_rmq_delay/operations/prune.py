@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..amqp import apply
 from ..amqp.objects import Queue
@@ -14,6 +14,7 @@ from ..commands import command
 from ..durations import format_ms
 from ..ladders import Ladder
 from ..topology.transition import Applied
+from .results import Result
 from .waiting import listed_counts
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ GRACE = 60.0
 
 
 @dataclass
-class Pruned:
+class Pruned(Result):
     """The result of `prune` for one origin queue.
 
     ``deleted`` names queues and exchanges; ``kept`` maps the id of each kept retired ladder to the reason.
@@ -37,10 +38,6 @@ class Pruned:
     ladders: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return dict(vars(self))
 
 
 def prune(

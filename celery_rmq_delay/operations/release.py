@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import headers as h
 from ..amqp.apply import ready_counts
@@ -15,6 +15,7 @@ from ..app.inventory import applied
 from ..commands import command
 from ..exceptions import PublishError, SelectionError, UnroutableError
 from ..names import return_key
+from .results import Result
 
 if TYPE_CHECKING:
     import amqp
@@ -72,7 +73,7 @@ def task_id_of(message: Message) -> str:
 
 
 @dataclass
-class Released:
+class Released(Result):
     """The result of a release, by task id. ``failed`` maps each task that stayed to the reason.
 
     ``passed_over`` counts the messages that were inspected and left. ``unseen`` names the delay queues that hold more
@@ -84,10 +85,6 @@ class Released:
     not_found: list[str] = field(default_factory=list)
     passed_over: int = 0
     unseen: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return dict(vars(self))
 
 
 def release(

@@ -18,6 +18,7 @@ from ..names import quarantine
 from ..settings.values import RetryMode
 from .event_queue import EventStatus, event_status
 from .exact_delays import ExactStatus, exact_status
+from .results import Result
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TierStatus:
+class TierStatus(Result):
     """One tier of an origin queue: its delay queues (one, or one per lane) together.
 
     ``delay_ms`` is the tier's delay in ms, ``parked`` how many messages wait in it. ``oldest_due`` is when the next one
@@ -49,11 +50,11 @@ class TierStatus:
     def to_json(self) -> dict[str, Any]:
         """Return plain data; times in ISO 8601, UTC."""
         due = self.oldest_due.isoformat(timespec="seconds") if self.oldest_due else None
-        return {**vars(self), "oldest_due": due, "missing": list(self.missing)}
+        return {**super().to_json(), "oldest_due": due}
 
 
 @dataclass(frozen=True)
-class QueueStatus:
+class QueueStatus(Result):
     """One origin queue. ``ready`` and ``quarantine`` are counts of messages; None where that queue does not exist.
 
     ``retry`` is its setting. A ``native`` queue holds its retries itself: its tiers have only the copies. ``held`` is
@@ -78,11 +79,11 @@ class QueueStatus:
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         due = self.held_due.isoformat(timespec="seconds") if self.held_due else None
-        return {**vars(self), "held_due": due, "parked": self.parked, "tiers": [tier.to_json() for tier in self.tiers]}
+        return {**super().to_json(), "held_due": due, "parked": self.parked}
 
 
 @dataclass(frozen=True)
-class Status:
+class Status(Result):
     """All origin queues, and what they share: exact delays, the exhausted queue and the event queue.
 
     ``exhausted`` counts the messages of that queue; None if it does not exist. ``events`` is None if they are off.
@@ -108,15 +109,6 @@ class Status:
             _with_held(queue, details.get(queue.queue)) if queue.retry == "native" else queue for queue in self.queues
         )
         return replace(self, queues=tuple(queues), dead_letters=dead_letters)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            **vars(self),
-            "queues": [queue.to_json() for queue in self.queues],
-            "exact": [each.to_json() for each in self.exact],
-            "events": self.events.to_json() if self.events else None,
-        }
 
 
 def _with_held(queue: QueueStatus, detail: QueueDetail | None) -> QueueStatus:

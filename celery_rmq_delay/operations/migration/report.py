@@ -6,9 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..results import Result
+
 
 @dataclass
-class Report:
+class Report(Result):
     """Counts of messages.
 
     ``before`` and ``after``: ready in the source's queues. ``moved``: by destination queue, into the target.
@@ -70,5 +72,5 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        counted = {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
-        return {**counted, "came_due": self.came_due, "surplus": self.surplus, "adds_up": self.adds_up}
+        more = {"came_due": self.came_due, "surplus": self.surplus, "adds_up": self.adds_up}
+        return {**super().to_json(), **more}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
+from ..results import Result
 from ..steps import Deleted, Left
 
 
 @dataclass
-class Report:
+class Report(Result):
     """The result of an uninstall.
 
     ``moved`` counts the messages that were put into each queue; in a dry run those that wait, by the queue in which
@@ -27,12 +27,3 @@ class Report:
     def __bool__(self) -> bool:
         """Whether there was anything to do."""
         return bool(self.moved or self.deleted)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            **vars(self),
-            "moved": dict(self.moved),
-            "deleted": [each._asdict() for each in self.deleted],
-            "left": [each._asdict() for each in self.left],
-        }
