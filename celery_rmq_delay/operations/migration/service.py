@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from ...settings.exact import MOST_LEVELS
 from ...topology.common import managed_queue_arguments
 from ...topology.exact.base import Options
 from . import targets
-from .arrivals import Arrivals, arrivals
+from .arrivals import arrivals
 from .mover import WINDOW, Copier, Mover, settled_total, total
 from .removal import check_unused, remove
 from .report import Report
@@ -94,10 +94,7 @@ def migrate(
     _check_apart(out_of, into, request)
     report = Report(request.source, into.name, request.dry_run)
     copier = Copier(connection, out_of, into, poison_queue(delay), request.only)
-    with ExitStack() as stack:
-        entered: Arrivals | None = None
-        if request.source == CELERY_NATIVE:
-            entered = stack.enter_context(arrivals(connection))
+    with arrivals(connection) if request.source == CELERY_NATIVE else nullcontext(lambda: None) as entered:
         report.before = total(connection, out_of)
         mover = Mover(
             connection, out_of, copier, report, window=window, limit=request.limit, stopped=stopped,
@@ -109,7 +106,7 @@ def migrate(
             mover.run()
         taken = 0 if request.dry_run else report.taken
         report.after = settled_total(connection, out_of, report.before - taken)
-        report.arrived = entered.count if entered is not None else None
+        report.arrived = entered()
     if request.remove:
         report.removed = _remove(delay, connection, request, report)
     return report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...app.inventory import applied, plans
 from ...durations import aware_eta
@@ -35,26 +35,15 @@ if TYPE_CHECKING:
 NAMES = ("celery-native", "levels", "hold", "loop", "plugin", "ladder")
 
 
-class Source(Protocol):
-    """Queues in which messages wait, and a way to read their addresses.
+class Source:
+    """Queues in which messages wait, and a function that reads their addresses, which raises `NotUnderstoodError`.
 
-    ``queues`` are in the order in which messages pass them, so that none is missed while they are emptied.
+    ``name`` is that on the command line. ``queues`` are in the order in which messages pass them, so that none is
+    missed while they are emptied.
     """
 
-    #: The name on the command line.
-    name: str
-    queues: tuple[str, ...]
-
-    def address(self, found: Waiting, now_ms: int) -> Address:
-        """Return the address of a message. Raises `NotUnderstoodError`."""
-
-
-class Queues:
-    """Queues, and a function that reads the addresses of their messages."""
-
     def __init__(self, name: str, queues: Iterable[str], address: Callable[[Waiting, int], Address]) -> None:
-        self.name, self.queues = name, tuple(queues)
-        self.address = address
+        self.name, self.queues, self.address = name, tuple(queues), address
 
 
 def source(
@@ -74,7 +63,7 @@ def source(
         return _hold(delay, connection, options, tuple(named), management_url)
     if name == "loop":
         loop = Loop(options)
-        return Queues(name, (loop.wait, loop.delay), in_loop)
+        return Source(name, (loop.wait, loop.delay), in_loop)
     if name == "ladder":
         return _ladder(delay, connection, retired_only=retired_only)
     raise RmqDelayError(
@@ -96,12 +85,12 @@ def _celery_native(delay: AppState) -> Source:
     def address(found: Waiting, now_ms: int) -> Address:
         return in_celery_native(found, now_ms, destinations=destinations, aware=lambda eta: aware_eta(app, eta))
 
-    return Queues("celery-native", celery_native_delay.level_names(), address)
+    return Source("celery-native", celery_native_delay.level_names(), address)
 
 
 def _levels(delay: AppState, options: Options) -> Source:
     levels, known = Levels(options), tuple(delay.app.amqp.queues)
-    return Queues(
+    return Source(
         levels.name,
         reversed(levels.holding()),
         lambda found, now_ms: in_levels(found, now_ms, unit_ms=options.unit_ms, queues=known),
@@ -115,7 +104,7 @@ def _hold(
     if not named:
         with Management.of(connection, management_url, delay.settings.management_url) as management:
             named = tuple(sorted(name for name in management.queues() if name.startswith(f"{prefix}.hold.")))
-    return Queues(Hold.name, named, lambda found, now_ms: in_hold(found, now_ms, prefix=prefix, queues=known))
+    return Source(Hold.name, named, lambda found, now_ms: in_hold(found, now_ms, prefix=prefix, queues=known))
 
 
 def _ladder(delay: AppState, connection: Connection, *, retired_only: bool) -> Source:
@@ -142,7 +131,7 @@ class Tier(NamedTuple):
 
 def of_tiers(tiers: Mapping[str, Tier]) -> Source:
     """Return delay queues of ladders, given by name, the highest tier first."""
-    return Queues(
+    return Source(
         "ladder",
         sorted(tiers, key=lambda name: -tiers[name].tier_index),
         lambda found, now_ms: in_tier(found, now_ms, origin=tiers[found.queue].queue, ttl_ms=tiers[found.queue].ttl_ms),

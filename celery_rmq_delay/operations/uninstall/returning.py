@@ -12,7 +12,7 @@ from ...names import quarantine
 from ..migration.address import Address, Destination, Waiting
 from ..migration.mover import Copier, Mover
 from ..migration.report import Report
-from ..migration.sources import Queues, Source
+from ..migration.sources import Source
 from ..migration.targets import Home, stock_headers
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def quarantined(queue: str) -> Source:
     def address(found: Waiting, _now_ms: int) -> Address:
         return Address((Destination(queue),), 0, h.retries(found.headers, queue))
 
-    return Queues("quarantine", (quarantine(queue),), address)
+    return Source("quarantine", (quarantine(queue),), address)
 
 
 def send_home(connection: Connection, source: Source, poison: Queue, stopped: Callable[[], bool]) -> Report:
