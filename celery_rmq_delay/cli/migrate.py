@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import click
@@ -45,34 +47,20 @@ def migrate_command(
     request = Request(
         prefix=source_prefix, unit_ms=unit_ms, queue_type=source_type, use_management=not no_management, **given
     )
-    with connected(ctx.obj.app) as (delay, connection), interruptible() as stopped, _Bar(not as_json) as bar:
-        report = migrate(delay, connection, request, stopped=stopped, begun=bar.begin)
+    with connected(ctx.obj.app) as (delay, connection), interruptible() as stopped, ExitStack() as stack:
+        begun = (lambda _length: bool) if as_json else partial(_progress, stack)
+        report = migrate(delay, connection, request, stopped=stopped, begun=begun)
     show(report.to_json(), _text(report, poison_queue(delay).name), as_json=as_json)
     ctx.exit(1 if report.needs_a_person else 0)
 
 
-class _Bar:
-    """A progress bar on a terminal, and nothing elsewhere."""
-
-    def __init__(self, wanted: bool) -> None:
-        self._wanted = wanted and sys.stderr.isatty()
-        self._bar: Any = None
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def begin(self, length: int) -> Callable[[int], object]:
-        """Show the bar; return the function that advances it."""
-        if not self._wanted or not length:
-            return bool
-        self._bar = click.progressbar(length=length, label="Moving", file=sys.stderr, show_pos=True)
-        self._bar.__enter__()
-        update: Callable[[int], object] = self._bar.update
-        return update
-
-    def __exit__(self, *raised: object) -> None:
-        if self._bar is not None:
-            self._bar.__exit__(*raised)
+def _progress(stack: ExitStack, length: int) -> Callable[[int], object]:
+    """Show a progress bar on a terminal, and nothing elsewhere; return the function that advances it."""
+    if not length or not sys.stderr.isatty():
+        return bool
+    shown: Any = click.progressbar(length=length, label="Moving", file=sys.stderr, show_pos=True)
+    update: Callable[[int], object] = stack.enter_context(shown).update
+    return update
 
 
 def _text(report: Report, poison: str) -> str:
