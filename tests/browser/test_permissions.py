@@ -53,7 +53,7 @@ def test_forged_actions_are_refused(open_page: OpenPage, filled: Shop) -> None:
         before = filled.call(inside.record, OWN[model])
         for action in actions:
             forged = {"action": action, "_selected_action": str(before["pk"]), "index": "0"}
-            for more in ({}, {"confirm": "yes", "reason": "", "as_of": "2036-01-01T00:00:00+00:00", "expected": "1"}):
+            for more in ({}, {"confirm": "yes", "reason": "", "draft": "1"}):
                 assert post(page, f"{pages.BASE}/{model}/", {**forged, **more}) == 403, (model, action)
         assert filled.call(inside.record, OWN[model]) == before
 

@@ -18,8 +18,12 @@ from django.utils import timezone
 from celery_rmq_delay import RetryableTask, before_requeue
 from celery_rmq_delay.contrib.django.admin import confirming
 from celery_rmq_delay.contrib.django.models import FailureGroup, Operation, OperationItem, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.services import stats
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations import requests as operations
+from celery_rmq_delay.contrib.django.services.operations.background import next_operation
+from celery_rmq_delay.contrib.django.services.prune import prune
+from celery_rmq_delay.exceptions import OperationBusyError
 from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django import people, seed, shop
 from tests.support.django.admin_pages import BASE, EXHAUSTED, ask, confirm, messages_of
@@ -91,16 +95,24 @@ def test_the_actions_of_a_list_do_not_reach_tasks_of_another_list(model: str, ot
     address = f"/admin/rmq_delay/{model}/"
     selected = {"action": "discard", "_selected_action": [str(task.pk)]}
     asked = bob.post(address, selected).content.decode()
-    bob.post(address, {**selected, "confirm": "1", "reason": "", "as_of": timezone.now().isoformat(), "expected": "1"})
+    (draft,) = Operation.with_drafts.all()
+    assert draft.requested == 0
+    bob.post(address, {**selected, "confirm": "1", "reason": "", "draft": str(draft.pk)})
     assert task.exception_type not in asked
     assert states() == {other: 1}
 
 
-def test_a_second_click_does_nothing_twice(client: Client) -> None:
+@POSTGRES_TABLES
+def test_a_second_confirmation_starts_nothing_and_shows_the_operation(client: Client) -> None:
     task = seed.record(1)
     page = ask(client, "discard", task)
     confirm(client, page)
-    assert messages_of(confirm(client, page))[-1] == "0 discarded, 1 skipped (already discarded by alice)"
+    operation = Operation.objects.get()
+    again = confirm(client, page)
+    assert messages_of(again)[-1] == f"This was confirmed before, as operation {operation.pk}: 1 discarded"
+    assert again["Location"] == f"{BASE}/operation/{operation.pk}/change/"
+    assert Operation.objects.get() == operation
+    assert LogEntry.objects.count() == 1
 
 
 def test_a_requeue_without_a_broker_fails_and_leaves_the_tasks_as_they_were(client: Client) -> None:
@@ -128,27 +140,6 @@ def test_a_whole_list_is_frozen_by_its_filter_and_late_arrivals_are_not_swept_in
     assert Operation.objects.get().details == {"filters": {"queue": "payments"}, "list": "exhaustedtask"}
 
 
-def page_that_misses_a_task(client: Client) -> Any:
-    """Return a page of three tasks, and what follows it: the page of four, as an earlier change was stored later."""
-    late = seed.record(9, TaskState.PARKED)
-    for number in range(3):
-        seed.record(number, changed_at=seed.now() - timedelta(minutes=number))
-    page = ask(client, "discard", select_across="1")
-    assert "3 tasks" in page.content.decode()
-    hour_ago = seed.now() - timedelta(hours=1)
-    TaskRecord.objects.filter(pk=late.pk).update(state=TaskState.EXHAUSTED, changed_at=hour_ago)
-    again = confirm(client, page, reason="because")
-    assert again.status_code == 200
-    assert not Operation.objects.exists()
-    return again
-
-
-@pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the lists of these tests count as large ones, whose tasks the page does not name one by one."""
-    monkeypatch.setattr(confirming, "EXACT", 0)
-
-
 @POSTGRES_TABLES
 def test_an_action_on_a_whole_list_is_for_exactly_the_tasks_that_its_page_has_counted(client: Client) -> None:
     late = [seed.record(number, TaskState.PARKED) for number in (8, 9)]
@@ -173,46 +164,6 @@ def test_an_action_on_a_search_for_a_frequent_word_is_for_exactly_the_counted_ta
         TaskRecord.objects.filter(pk__in=gone).update(state=TaskState.DISCARDED)
         assert messages_of(confirm(client, page)) == ["2 discarded, 2 skipped (now discarded)"]
     assert TaskRecord.objects.filter(state=TaskState.EXHAUSTED).count() == len(tasks) - 4
-
-
-@POSTGRES_TABLES
-def test_as_many_new_tasks_as_others_that_left_are_confirmed_again(client: Client, large: None) -> None:
-    late = seed.record(9, TaskState.PARKED)
-    counted = [seed.record(number) for number in range(3)]
-    page = ask(client, "discard", select_across="1")
-    TaskRecord.objects.filter(pk=late.pk).update(state="EXHAUSTED", changed_at=seed.now() - timedelta(hours=1))
-    TaskRecord.objects.filter(pk=counted[0].pk).update(state=TaskState.DISCARDED)
-    again = confirm(client, page)
-    assert "Check the numbers again" in again.content.decode()
-    assert not Operation.objects.exists()
-
-
-@pytest.mark.parametrize("values", [{"ids": "1,x"}, {"ids": ""}, {"before": "1" + "0" * 30}, {"ids_sum": "x"}])
-def test_a_forged_selection_is_refused(client: Client, large: None, values: dict[str, str]) -> None:
-    seed.record(1)
-    page = ask(client, "discard", select_across="1")
-    assert confirm(client, page, first="1", select_across="", **values).status_code == 400
-    assert states() == {"EXHAUSTED": 1}
-
-
-@POSTGRES_TABLES
-def test_more_tasks_than_the_page_has_shown_are_confirmed_again(client: Client, large: None) -> None:
-    again = page_that_misses_a_task(client)
-    shown = again.content.decode()
-    assert "Check the numbers again" in shown
-    assert "4 tasks" in shown
-    assert ">\nbecause</textarea>" in shown
-    assert messages_of(confirm(client, again))[-1] == "4 discarded"
-
-
-@POSTGRES_TABLES
-def test_of_more_tasks_than_the_page_has_shown_the_first_ones_can_be_chosen(client: Client, large: None) -> None:
-    again = page_that_misses_a_task(client)
-    assert 'value="Only the first 3 tasks"' in again.content.decode()
-    newest = TaskRecord.objects.latest("changed_at")
-    assert messages_of(confirm(client, again, confirm="", first="1"))[-1] == "3 discarded"
-    (left,) = TaskRecord.objects.filter(state=TaskState.EXHAUSTED)
-    assert left == newest
 
 
 @POSTGRES_TABLES
@@ -268,13 +219,79 @@ def test_a_wrong_number_is_asked_for_again(client: Client, canary: str, rate: st
     assert not Operation.objects.exists()
 
 
-@pytest.mark.parametrize(
-    "answer", [{"as_of": "yesterday"}, {"as_of": "2026-13-45"}, {"expected": "many"}, {"as_of": ""}, {"newest": "-1"}]
-)
-def test_a_confirmation_that_no_page_can_send_is_refused(client: Client, answer: dict[str, str]) -> None:
+@pytest.mark.parametrize("draft", ["", "x", "-1", "1 OR 1=1", "9" * 40])
+def test_a_confirmation_that_no_page_can_send_is_refused(client: Client, draft: str) -> None:
     page = ask(client, "discard", seed.record(1))
-    assert confirm(client, page, **answer).status_code == 400
+    assert confirm(client, page, draft=draft).status_code == 400
     assert not Operation.objects.exists()
+
+
+def test_a_draft_is_confirmed_by_its_own_action_on_its_own_list_only(client: Client) -> None:
+    page = ask(client, "discard", seed.record(1))
+    assert confirm(client, page, action="restore").status_code == 400
+    everywhere = {"action": "discard", "_selected_action": "0", "draft": str(page.context["draft"].pk)}
+    assert client.post(f"{BASE}/taskrecord/", everywhere).status_code == 400
+    assert states() == {"EXHAUSTED": 1}
+
+
+@POSTGRES_TABLES
+def test_another_operator_cannot_confirm_a_draft(client: Client) -> None:
+    page = ask(client, "discard", seed.record(1))
+    bob = people.staff("view_exhaustedtask", "view_operation", "discard_taskrecord")
+    assert confirm(bob, page).status_code == 403
+    assert states() == {"EXHAUSTED": 1}
+    assert messages_of(confirm(client, page)) == ["1 discarded"]
+
+
+def test_a_confirmation_needs_the_permission_again() -> None:
+    bob = people.staff("view_exhaustedtask", "discard_taskrecord")
+    page = ask(bob, "discard", seed.record(1))
+    page.context["user"].user_permissions.clear()
+    assert confirm(bob, page).status_code == 403
+    assert states() == {"EXHAUSTED": 1}
+
+
+def test_a_page_that_is_a_day_old_starts_nothing(client: Client) -> None:
+    page = ask(client, "discard", seed.record(1))
+    draft = page.context["draft"]
+    Operation.with_drafts.filter(pk=draft.pk).update(created_at=timezone.now() - timedelta(days=1))
+    answer = confirm(client, page)
+    prune()
+    assert not Operation.with_drafts.exists()
+    assert answer["Location"] == EXHAUSTED
+    assert "a day old" in messages_of(answer)[0]
+    assert "a day old" in messages_of(confirm(client, page))[-1]
+    assert states() == {"EXHAUSTED": 1}
+
+
+def test_a_draft_is_shown_nowhere(client: Client) -> None:
+    task = seed.record(1)
+    draft = ask(client, "discard", task).context["draft"]
+    assert client.get(f"{BASE}/operation/?state=DRAFT").status_code == 400
+    assert client.get(f"{BASE}/operation/?kind=all").context["cl"].result_count == 0
+    assert "DRAFT" not in client.get(f"{BASE}/operation/").content.decode()
+    assert client.get(f"{BASE}/operation/{draft.pk}/change/").status_code == 404
+    assert client.post(f"{BASE}/operation/{draft.pk}/cancel/").status_code == 404
+    assert client.get(f"{BASE}/taskrecord/?operation={draft.pk}").status_code == 400
+    assert "Discard" not in client.get(f"{EXHAUSTED}{task.pk}/history/").content.decode()
+    assert stats.operations() == []
+    assert next_operation() is None
+    with pytest.raises(OperationBusyError):
+        operations.run(draft)
+    assert states() == {"EXHAUSTED": 1}
+
+
+@POSTGRES_TABLES
+def test_a_draft_of_many_tasks_takes_few_queries(client: Client) -> None:
+    seed.shop(parked=0, exhausted=400)
+    counts = []
+    for address in (f"{EXHAUSTED}?queue=payments", EXHAUSTED):
+        with CaptureQueriesContext(connection) as queries:
+            page = ask(client, "requeue_gradually", address=address, select_across="1")
+        counts.append(len(queries))
+    assert page.context["draft"].requested == 400
+    assert counts[0] == counts[1]
+    assert sum('INSERT INTO "rmq_delay_operationitem"' in query["sql"] for query in queries) == 1
 
 
 @pytest.mark.parametrize("number", ["x", "-1", "1 OR 1=1", "9" * 40])

@@ -110,7 +110,7 @@ def test_a_refused_filter_shows_no_rows_and_a_message_that_names_it(client: Clie
 def test_an_action_on_a_list_with_a_refused_filter_acts_on_nothing(client: Client, across: str) -> None:
     seed.shop(parked=0, exhausted=4)
     sent = {"action": "discard", "_selected_action": "1", "select_across": across, "index": "0"}
-    confirmed = {**sent, "confirm": "1", "as_of": seed.now().isoformat(), "expected": "9"}
+    confirmed = {**sent, "confirm": "1", "draft": "1"}
     for query in REFUSED:
         assert client.post(f"{EXHAUSTED}?{query}", sent).status_code == 400, query
         assert client.post(f"{EXHAUSTED}?{query}", confirmed).status_code == 400, query

@@ -29,7 +29,9 @@ from celery_rmq_delay.contrib.django.models import (
     TaskState,
     UnreadableMessage,
 )
+from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations.claims import lock
+from celery_rmq_delay.contrib.django.services.operations.requests import freeze
 from celery_rmq_delay.contrib.django.services.prune import FOLDED, prune
 from tests.support.brokers.kinds import BOTH_DATABASES
 from tests.support.django.commands import manage
@@ -69,6 +71,20 @@ def test_a_task_is_pruned_when_its_state_is_older_than_the_retention(state: Task
     young = record(state, changed_at=ago(days=days, hours=-1))
     prune()
     assert list(TaskRecord.objects.all()) == [young]
+
+
+@BOTH_DATABASES
+@pytest.mark.parametrize("kept", [KEPT, WITHOUT_LIMIT])
+def test_a_draft_is_pruned_after_a_day_whatever_is_kept(kept: dict[str, Any]) -> None:
+    task = record(changed_at=ago(days=1))
+    old, young = (freeze("discard", TaskRecord.objects.all(), actor=Actor(None, "a"), draft=True) for _ in range(2))
+    asked = freeze("discard", TaskRecord.objects.all(), actor=Actor(None, "a"))
+    Operation.with_drafts.filter(pk__in=[old.pk, asked.pk]).update(created_at=ago(days=1, hours=1))
+    Operation.with_drafts.filter(pk=young.pk).update(follows=old)
+    with override_settings(RMQ_DELAY=kept):
+        prune()
+    assert set(Operation.with_drafts.all()) == {young, asked}
+    assert list(TaskRecord.objects.all()) == [task]
 
 
 @BOTH_DATABASES

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from django.db import transaction
+from django.db.models import F
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.models import Attempt, Operation, OperationItem, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations import canaries, lease
-from celery_rmq_delay.contrib.django.services.operations.requests import cancel, freeze, is_inline, report, run
-from celery_rmq_delay.exceptions import LeaseLostError, RmqDelayError
+from celery_rmq_delay.contrib.django.services.operations.requests import cancel, confirm, freeze, is_inline, report, run
+from celery_rmq_delay.exceptions import LeaseLostError, OperationBusyError, RmqDelayError
 from tests.support.brokers.kinds import BOTH_DATABASES
 from tests.support.django.records import record
 
@@ -75,6 +76,36 @@ def test_the_first_of_a_list_can_be_selected() -> None:
         records[0].pk,
         records[1].pk,
     ]
+
+
+@BOTH_DATABASES
+@pytest.mark.parametrize("order", ["exhausted_at", "-exhausted_at", F("exhausted_at").asc(nulls_last=True)])
+def test_a_reversed_list_is_frozen_in_its_order(order: Any) -> None:
+    at = timezone.now()
+    for number in range(6):
+        record(exhausted_at=at - timedelta(minutes=number % 3))
+    for rows in (TaskRecord.objects.order_by(order, "pk"), TaskRecord.objects.order_by(order, "pk").reverse()):
+        items = freeze(Kind.DISCARD, rows, actor=ALICE).items.order_by("position")
+        assert list(items.values_list("record", flat=True)) == list(rows.values_list("pk", flat=True))
+
+
+@BOTH_DATABASES
+def test_a_draft_cannot_run_until_it_is_confirmed_once() -> None:
+    records = [record() for _ in range(3)]
+    draft = freeze(Kind.REQUEUE, selected(*records), actor=ALICE, details={"list": "all"}, draft=True)
+    with pytest.raises(OperationBusyError):
+        run(draft)
+    assert not Operation.objects.exists()
+    late = record()
+    assert confirm(draft, reason="old", canary=1, rate=9, details={"into_queue": "q"})
+    assert not confirm(draft, reason="twice")
+    operation = Operation.objects.get()
+    assert (operation.state, operation.reason, operation.rate, operation.requested) == (State.PENDING, "old", 9, 3)
+    assert operation.details == {"list": "all", "into_queue": "q"}
+    assert list(operation.items.order_by("position").values_list("is_canary", flat=True)) == [True, False, False]
+    assert not operation.items.filter(record=late).exists()
+    with pytest.raises(RmqDelayError, match="only a requeue can"):
+        confirm(freeze(Kind.DISCARD, selected(late), actor=ALICE, draft=True), rate=60)
 
 
 @BOTH_DATABASES
@@ -253,6 +284,15 @@ def test_an_operation_that_waits_is_cancelled_at_once() -> None:
     assert adds_up(operation)
     assert states(task) == [TaskState.EXHAUSTED]
     assert cancel(operation, ALICE).details["cancelled_by"] == "bob"
+
+
+@BOTH_DATABASES
+@pytest.mark.parametrize("state", [State.PENDING, State.RUNNING])
+def test_a_cancellation_keeps_what_others_wrote_since_the_page_was_read(state: str) -> None:
+    operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
+    Operation.objects.filter(pk=operation.pk).update(state=state, details={"note": "not all results are REVOKED"})
+    expected = {"note": "not all results are REVOKED", "cancelled_by": "bob"}
+    assert cancel(operation, BOB).details == expected
 
 
 @BOTH_DATABASES

@@ -204,7 +204,7 @@ class ReadOnlyAdmin(_ModelAdmin):
         if not allowed_actions or asked - set(allowed_actions):
             raise PermissionDenied
         for each in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME):
-            if not _is_number(each):
+            if not is_number(each):
                 raise BadRequest(f"{each[:40]!r} is not the id of a row.")
 
     def tabs(self, request: HttpRequest) -> list[dict[str, Any]]:
@@ -306,7 +306,7 @@ def outside_transactions(view: Any) -> Any:
 def row_number(object_id: str | None) -> int:
     """Return the row id in a URL. Raises `Http404` for anything else."""
     found = unquote(object_id or "")
-    if not _is_number(found):
+    if not is_number(found):
         raise Http404
     return int(found)
 
@@ -319,7 +319,8 @@ def found(rows: QuerySet[Row], object_id: str | None) -> Row:
     return row
 
 
-def _is_number(value: str) -> bool:
+def is_number(value: str) -> bool:
+    """Return whether a text can be the id of a row."""
     return value.isascii() and value.isdigit() and len(value) < 19
 
 

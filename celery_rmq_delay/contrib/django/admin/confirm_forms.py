@@ -6,8 +6,6 @@ from datetime import datetime
 from typing import Any
 
 from django import forms
-from django.utils import timezone
-from django.utils.dateparse import parse_datetime
 
 from ..services.operations.requests import schedule_problem
 from ..services.operations.target import queue_problem
@@ -16,8 +14,6 @@ from .acts import Act, Kind
 
 #: Defaults of a gradual requeue.
 CANARIES, RATE = 5, 60
-#: The largest id of a row.
-_MAX = 2**63 - 1
 
 
 def reason_field() -> forms.CharField:
@@ -32,11 +28,7 @@ def reason_field() -> forms.CharField:
 
 
 class ConfirmForm(forms.Form):
-    """The form of the confirmation page, with hidden fields for the selection that it showed.
-
-    ``expected`` is the number of tasks. Of a whole list, ``as_of`` is the latest change of their states, ``newest`` the
-    highest row id, and ``ids_sum`` the sum of the ids.
-    """
+    """The form of the confirmation page."""
 
     reason = reason_field()
     not_before = forms.DateTimeField(
@@ -45,22 +37,6 @@ class ConfirmForm(forms.Form):
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
         help_text="Empty: as soon as “manage.py rmq_delay_operate” can run it.",
     )
-    as_of = forms.CharField(widget=forms.HiddenInput)
-    newest = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=_MAX)
-    expected = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=_MAX)
-    ids_sum = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
-    #: The number of tasks of the page before, where there were fewer.
-    before = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=_MAX, required=False)
-
-    def clean_as_of(self) -> datetime:
-        """Return the time of the latest change."""
-        try:
-            found = parse_datetime(self.cleaned_data["as_of"])
-        except ValueError:
-            found = None
-        if found is None or timezone.is_aware(found) != timezone.is_aware(timezone.now()):
-            raise forms.ValidationError("not a valid time")
-        return found
 
     def clean_not_before(self) -> datetime | None:
         """Return the time of the start."""
@@ -69,13 +45,8 @@ class ConfirmForm(forms.Form):
             raise forms.ValidationError(problem)
         return moment
 
-    @property
-    def is_forged(self) -> bool:
-        """Whether the hidden fields are invalid."""
-        return any(self.has_error(field.name) for field in self.hidden_fields())
-
     def options(self) -> dict[str, Any]:
-        """Return the options of `freeze`; those of the requeue are in its ``details``."""
+        """Return the options of `confirm`; those of the requeue are in its ``details``."""
         answer = self.cleaned_data
         return {"reason": answer["reason"].strip(), "not_before": answer["not_before"], "details": {}}
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin import helpers
-from django.core.exceptions import BadRequest
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.db import router
-from django.db.models import Count, Max, Q, QuerySet, Sum
+from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.utils import timezone
 
 from ....exceptions import RmqDelayError
 from ....operations.approval import has_own_call
@@ -29,7 +26,7 @@ from ..services.operations.requeue import expired_among
 from ..transactions import repeated
 from . import log_entries, text
 from .acts import Act, Kind
-from .base import EXHAUSTED_STATES, ReadOnlyAdmin, with_query
+from .base import EXHAUSTED_STATES, ReadOnlyAdmin, is_number, with_query
 from .confirm_forms import ConfirmForm, form_of
 from .link_filters import followed
 
@@ -37,30 +34,56 @@ from .link_filters import followed
 SHOWN = 10
 #: Tasks whose messages the page reads to count expired ones.
 CHECKED = 1_000
-#: The most tasks of a whole list that the page names one by one: their ids are about 1 MB.
-EXACT = 100_000
 
 
 def ask_or_run(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any], act: Act) -> HttpResponse:
-    """Show the confirmation page; once it is confirmed, run the action on the tasks that it showed."""
+    """Freeze the selection as a draft and show its confirmation page; once that is confirmed, run the operation."""
     form_class = form_of(act)
-    if not _is_across(request):
-        queryset = _chosen(pages, request)
-    if not {"confirm", "first"} & {*request.POST}:
-        return _page(pages, request, queryset, act, form_class)
+    if "draft" not in request.POST:
+        return _asked(pages, request, queryset, act, form_class())
+    draft = _draft(pages, request, act)
+    if draft is None:
+        return _too_late(pages, request)
+    if draft.state != Operation.State.DRAFT:
+        return _again(pages, request, draft)
     form = form_class(request.POST)
-    if form.is_forged:
-        raise BadRequest("A hidden field is missing or invalid. Start the action from the list again.")
     if not form.is_valid():
-        return _page(pages, request, queryset, act, form_class, form)
-    answer = form.cleaned_data
-    frozen = _frozen(request, queryset, act, answer)
-    if "first" in request.POST and answer["before"] is not None:
-        frozen = frozen.order_by("changed_at", "pk")[: answer["before"]]
-    elif _is_across(request) and _sums(frozen) != (answer["expected"], answer["ids_sum"]):
-        messages.warning(request, "The tasks of this list have changed. Check the numbers again.")
-        return _page(pages, request, queryset, act, form_class, form, before=answer["expected"])
-    return _run(pages, request, frozen, act, form.options())
+        return _page(pages, request, draft, act, form)
+    return _confirmed(pages, request, draft, form.options())
+
+
+def _asked(
+    pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any], act: Act, form: ConfirmForm
+) -> HttpResponse:
+    selected = queryset if request.POST.get("select_across") == "1" else _chosen(pages, request)
+    draft = operations.freeze(
+        act.kind,
+        selected.filter(state__in=act.states),
+        actor=log_entries.actor(request),
+        follows=followed(request),
+        details={"filters": request.GET.dict(), "list": str(pages.opts.model_name)},
+        draft=True,
+    )
+    return _page(pages, request, draft, act, form, others=selected.exclude(state__in=act.states).count())
+
+
+def _draft(pages: ReadOnlyAdmin, request: HttpRequest, act: Act) -> Operation | None:
+    """Return the operation of a confirmation, which may not be a draft any more; None if it was deleted.
+
+    Raises `BadRequest` if no page of this list and action can name it, and `PermissionDenied` if it is another user's.
+    """
+    problem = "The draft of this confirmation is invalid. Start the action from the list again."
+    key = request.POST["draft"]
+    if not is_number(key):
+        raise BadRequest(problem)
+    draft: Operation | None = Operation.with_drafts.filter(pk=key).first()
+    if draft is None:
+        return None
+    if draft.user_id != request.user.pk:
+        raise PermissionDenied
+    if (draft.kind, draft.details.get("list")) != (act.kind, pages.opts.model_name):
+        raise BadRequest(problem)
+    return draft
 
 
 def _chosen(pages: ReadOnlyAdmin, request: HttpRequest) -> QuerySet[Any]:
@@ -69,16 +92,11 @@ def _chosen(pages: ReadOnlyAdmin, request: HttpRequest) -> QuerySet[Any]:
     The page of a task acts on a task that its list may not show, and a row that another user has changed in the
     meantime must be reported as skipped. Raises `BadRequest`.
     """
-    ids = request.POST.get("ids")
-    chosen = request.POST.getlist(helpers.ACTION_CHECKBOX_NAME) if ids is None else ids.split(",")
     try:
-        return _rows(pages, request, [int(each) for each in chosen])
+        ids = [int(each) for each in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)]
     except ValueError as error:
         problem = "The ids of the selected tasks are not numbers. Start the action from the list again."
         raise BadRequest(problem) from error
-
-
-def _rows(pages: ReadOnlyAdmin, request: HttpRequest, ids: list[int]) -> QuerySet[Any]:
     rows = TaskRecord.objects.filter(among(ids, router.db_for_read(TaskRecord)))
     return rows.exclude(state__in=_out_of_sight(pages, request)).order_by(*pages.ordering or ("pk",))
 
@@ -91,40 +109,18 @@ def _out_of_sight(pages: ReadOnlyAdmin, request: HttpRequest) -> list[str]:
     return [state for model, states in lists if not pages.page_url(request, model, "changelist") for state in states]
 
 
-def _frozen(request: HttpRequest, queryset: QuerySet[Any], act: Act, shown: Mapping[str, Any]) -> QuerySet[Any]:
-    """Return the rows that the page showed, without those that were added to the list since.
-
-    A row that was changed by a transaction of that time, and committed since, cannot be distinguished from them: the
-    sum of the ids shows it.
-    """
-    if not _is_across(request):
-        return queryset
-    return queryset.filter(state__in=act.states, changed_at__lte=shown["as_of"], pk__lte=shown["newest"])
-
-
-def _sums(rows: QuerySet[Any]) -> tuple[int, int]:
-    """Return the number of rows and the sum of their ids: other rows have another sum, except by chance."""
-    found = rows.order_by().aggregate(count=Count("pk"), ids_sum=Sum("pk"))
-    return found["count"], int(found["ids_sum"] or 0)
-
-
-def _is_across(request: HttpRequest) -> bool:
-    return request.POST.get("select_across") == "1"
-
-
-def _run(
-    pages: ReadOnlyAdmin, request: HttpRequest, frozen: QuerySet[Any], act: Act, options: dict[str, Any]
+def _confirmed(
+    pages: ReadOnlyAdmin, request: HttpRequest, operation: Operation, options: dict[str, Any]
 ) -> HttpResponse:
-    details = {"filters": request.GET.dict(), "list": str(pages.opts.model_name), **options.pop("details")}
+    def step() -> bool:
+        if not operations.confirm(operation, **options):
+            return False
+        log_entries.log_operation(request, operation)
+        return True
 
-    def step() -> Operation:
-        made = operations.freeze(
-            act.kind, frozen, actor=log_entries.actor(request), follows=followed(request), details=details, **options
-        )
-        log_entries.log_operation(request, made)
-        return made
-
-    operation = repeated(step)
+    if not repeated(step):
+        found = Operation.objects.filter(pk=operation.pk).first()
+        return _too_late(pages, request) if found is None else _again(pages, request, found)
     url = pages.page_url(request, Operation, "change", operation.pk)
     if operations.is_inline(operation):
         try:
@@ -140,6 +136,19 @@ def _run(
         f"Operation {operation.pk}: “manage.py rmq_delay_operate” will process {grouped(operation.requested)} "
         f"{plural(operation.requested, 'task', 'tasks')}.",
     )
+    return HttpResponseRedirect(url or _back(pages, request))
+
+
+def _too_late(pages: ReadOnlyAdmin, request: HttpRequest) -> HttpResponse:
+    messages.warning(request, "Nothing was changed: the confirmation page was a day old. Start the action again.")
+    return HttpResponseRedirect(_back(pages, request))
+
+
+def _again(pages: ReadOnlyAdmin, request: HttpRequest, operation: Operation) -> HttpResponse:
+    """Show the operation of a page that was confirmed before."""
+    so_far = text.plain(operation.message or operations.report(operation), 1_000)
+    messages.warning(request, f"This was confirmed before, as operation {operation.pk}: {so_far}")
+    url = pages.page_url(request, Operation, "change", operation.pk)
     return HttpResponseRedirect(url or _back(pages, request))
 
 
@@ -168,53 +177,28 @@ def _back(pages: ReadOnlyAdmin, request: HttpRequest) -> str:
 
 
 def _page(
-    pages: ReadOnlyAdmin,
-    request: HttpRequest,
-    queryset: QuerySet[Any],
-    act: Act,
-    form_class: type[ConfirmForm],
-    form: ConfirmForm | None = None,
-    before: int | None = None,
+    pages: ReadOnlyAdmin, request: HttpRequest, draft: Operation, act: Act, form: ConfirmForm, others: int = 0
 ) -> HttpResponse:
-    """Return the page; ``before`` is the number of tasks that an earlier page showed, where it was less."""
-    across, ids, others = _is_across(request), request.POST.get("ids"), 0
-    if across:
-        found = list(queryset.filter(state__in=act.states).values_list("pk", flat=True)[: EXACT + 1])
-        if len(found) <= EXACT:  # exactly these tasks, whatever happens to the list
-            others = queryset.exclude(state__in=act.states).count()
-            across, ids, queryset = False, ",".join(map(str, found)), _rows(pages, request, found)
-    counts = _breakdown(queryset)
-    meant = queryset.filter(state__in=act.states)
-    concerned = [each for each in counts if each.values["state"] in act.states]
-    affected = sum(each.count for each in concerned)
-    others += sum(each.count for each in counts) - affected
-    hidden = {
-        "as_of": max((each.changed_at for each in concerned), default=timezone.now()).isoformat(),
-        "newest": max((each.newest for each in concerned), default=0),
-        "expected": affected,
-        "ids_sum": sum(each.ids_sum for each in concerned),
-        "before": "" if before is None else before,
-    }
-    shown = form_class({**dict(request.POST.items()), **hidden} if form else None, initial=hidden)
+    """Return the page of a draft; ``others`` were selected, too, in states that the action does not apply to."""
+    tasks = TaskRecord.objects.filter(operation_items__operation=draft)
+    counts = _breakdown(tasks)
+    from_record = request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)[:1] if "from_record" in request.POST else []
     context = pages.page_context(
         request,
         act.label,
         act=act,
-        form=shown,
-        affected=affected,
-        before=before,
+        form=form,
+        draft=draft,
+        affected=draft.requested,
         others=others,
         tables=_tables(counts),
-        selected=[] if across or ids is not None else list(meant.values_list("pk", flat=True)),
-        ids=ids,
-        across=across,
-        from_record="from_record" in request.POST,
+        from_record=from_record,
         from_groups=request.POST.get("from_groups"),
         checkbox=helpers.ACTION_CHECKBOX_NAME,
-        is_background=act.gradual or affected > conf().inline_limit,
+        is_background=act.gradual or draft.requested > conf().inline_limit,
         back=_back(pages, request),
-        **(_of_messages(meant, concerned) if act.kind == Kind.REQUEUE else {}),
-        in_classic=_in_classic(concerned) if act.kind == Kind.DISCARD else 0,
+        **(_of_messages(tasks, counts) if act.kind == Kind.REQUEUE else {}),
+        in_classic=_in_classic(counts) if act.kind == Kind.DISCARD else 0,
     )
     return TemplateResponse(request, "admin/rmq_delay/confirm.html", context)
 
@@ -263,40 +247,17 @@ _BREAKDOWN = {
 
 @dataclass(frozen=True)
 class Counted:
-    """The tasks of one combination of values: how many, their latest change, the highest id and the sum of the ids."""
+    """The tasks of one combination of values: how many, and how many of them have no message."""
 
     values: dict[str, str]
     count: int
-    changed_at: datetime
-    newest: int
-    ids_sum: int
     without_message: int
 
 
-def _breakdown(queryset: QuerySet[Any]) -> list[Counted]:
+def _breakdown(tasks: QuerySet[Any]) -> list[Counted]:
     """Return the number of tasks of each combination of values, in one query."""
-    rows = (
-        queryset.order_by()
-        .values(*_BREAKDOWN)
-        .annotate(
-            count=Count("pk"),
-            latest=Max("changed_at"),
-            newest=Max("pk"),
-            ids_sum=Sum("pk"),
-            without=Count("pk", filter=Q(call_digest="")),
-        )
-    )
-    return [
-        Counted(
-            {name: row[name] for name in _BREAKDOWN},
-            row["count"],
-            row["latest"],
-            row["newest"],
-            int(row["ids_sum"]),
-            row["without"],
-        )
-        for row in rows
-    ]
+    rows = tasks.values(*_BREAKDOWN).annotate(count=Count("pk"), without=Count("pk", filter=Q(call_digest="")))
+    return [Counted({name: row[name] for name in _BREAKDOWN}, row["count"], row["without"]) for row in rows]
 
 
 def _tables(counts: list[Counted]) -> list[dict[str, Any]]:

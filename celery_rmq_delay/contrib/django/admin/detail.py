@@ -169,7 +169,8 @@ def _search_url(admin: ReadOnlyAdmin, request: HttpRequest, value: str) -> str |
 
 def operations(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> Iterator[dict[str, Any]]:
     """Yield the last `MAX_OPERATIONS` operations of a task, the latest first."""
-    items = OperationItem.objects.filter(record_id=record.pk).select_related("operation").order_by("-operation_id")
+    items = OperationItem.objects.filter(record_id=record.pk).exclude(operation__state=Operation.State.DRAFT)
+    items = items.select_related("operation").order_by("-operation_id")
     for item in items[:MAX_OPERATIONS]:
         operation: Operation = item.operation
         yield {

@@ -31,6 +31,8 @@ Outcome = OperationItem.Outcome
 _ALL = "all"
 #: Kinds that change nothing: the list shows them only where they are chosen.
 _LOOKS = (Kind.EXPORT, Kind.REVEAL)
+#: The states of operations that were confirmed.
+_STATES = [(value, label) for value, label in Operation.State.choices if value != Operation.State.DRAFT]
 _OVER = Q(state__in=[each for each in Operation.State if Operation(state=each).is_over])
 _IS_OVER = Case(When(_OVER, then=1), default=0)
 _TURN = Case(When(_OVER, then=-F("pk")), default=F("pk"), output_field=BigIntegerField())
@@ -65,11 +67,11 @@ class OperationStateFilter(OwnFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the states."""
-        return list(Operation.State.choices)
+        return _STATES
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
         """Return the operations of one state."""
-        return queryset.filter(state=value) if value in Operation.State.values else None
+        return queryset.filter(state=value) if value in dict(_STATES) else None
 
 
 class OperationAdmin(ReadOnlyAdmin):

@@ -238,6 +238,7 @@ class Migration(migrations.Migration):
                     "state",
                     models.CharField(
                         choices=[
+                            ("DRAFT", "Not confirmed"),
                             ("PENDING", "Waiting to run"),
                             ("RUNNING", "Running"),
                             ("CANARY", "Watching the canaries"),

@@ -8,6 +8,14 @@ from django.db import models
 from .tasks import TaskRecord
 
 
+class _Confirmed(models.Manager["Operation"]):
+    """The operations without drafts: no list, count, metric or runner sees one."""
+
+    def get_queryset(self) -> models.QuerySet[Operation]:
+        """Return the operations that were confirmed."""
+        return super().get_queryset().exclude(state=Operation.State.DRAFT)
+
+
 class Operation(models.Model):
     """One act on a frozen selection of tasks, with actor, reason and result."""
 
@@ -26,6 +34,8 @@ class Operation(models.Model):
     class State(models.TextChoices):
         """The states of an operation."""
 
+        #: The frozen selection of a confirmation page; only `with_drafts` finds it.
+        DRAFT = "DRAFT", "Not confirmed"
         PENDING = "PENDING", "Waiting to run"
         RUNNING = "RUNNING", "Running"
         #: The canaries are sent; the rest waits for their outcome.
@@ -70,6 +80,9 @@ class Operation(models.Model):
     #: The result as text, and data for the audit: the diff of an edit, the filters of a selection.
     message = models.TextField("result", blank=True)
     details = models.JSONField("details", default=dict, blank=True)
+
+    objects = _Confirmed()
+    with_drafts = models.Manager["Operation"]()
 
     class Meta:
         verbose_name = "operation"

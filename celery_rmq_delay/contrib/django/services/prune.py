@@ -29,6 +29,7 @@ from ..models import (
     TaskState,
     UnreadableMessage,
 )
+from .operations.requests import DRAFTS_LAST
 
 #: Rows of one transaction.
 BATCH = 1_000
@@ -75,6 +76,10 @@ def _expired(settings: Conf, now: datetime) -> Iterator[_Expired]:
         if days is not None:
             changed_before = wanted & Q(changed_at__lt=now - timedelta(days=days))
             yield name, _untouched().filter(changed_before).order_by("changed_at")
+    drafts = Operation.with_drafts.filter(state=Operation.State.DRAFT, created_at__lt=now - DRAFTS_LAST)
+    if drafts.exists():
+        yield "items of drafts", OperationItem.objects.filter(operation__in=drafts)
+        yield "drafts of operations", drafts
     if settings.keep_exhausted_days is not None:
         before = now - timedelta(days=settings.keep_exhausted_days)
         yield "unreadable messages", UnreadableMessage.objects.filter(received_at__lt=before)
@@ -118,22 +123,22 @@ def _unreferenced(operations: QuerySet[Operation], batch: int) -> QuerySet[Opera
     lock these rows in another order.
     """
     _detach(TaskRecord.objects.filter(operation__in=operations), "operation", batch)
-    _detach(Operation.objects.filter(follows__in=operations), "follows", batch)
+    _detach(Operation.with_drafts.filter(follows__in=operations), "follows", batch)
     items = OperationItem.objects.filter(operation=OuterRef("pk"))
     tasks = TaskRecord.objects.filter(operation=OuterRef("pk"))
-    followers = Operation.objects.filter(follows=OuterRef("pk"))
+    followers = Operation.with_drafts.filter(follows=OuterRef("pk"))
     return operations.filter(~Exists(items), ~Exists(tasks), ~Exists(followers))
 
 
 def _detach(rows: QuerySet[Any], name: str, batch: int) -> None:
-    manager = rows.model._default_manager
+    manager = rows.model._base_manager
     _in_batches(
         rows.only("pk"), batch, lambda found: manager.filter(pk__in=[row.pk for row in found]).update(**{name: None})
     )
 
 
 def _delete(rows: QuerySet[Any], batch: int) -> int:
-    manager = rows.model._default_manager
+    manager = rows.model._base_manager
     return _in_batches(rows.only("pk"), batch, lambda found: manager.filter(pk__in=[row.pk for row in found]).delete())
 
 

@@ -78,6 +78,10 @@ class Lease:
         operation.refresh_from_db()
         return lease
 
+    def take_to_cancel(self) -> bool:
+        """Become the runner of an operation that waits for one; return whether it did. Then `finish` it."""
+        return self._take(Q(state=State.PENDING), state=State.CANCELLING)
+
     def _take(self, free: Q, **changes: object) -> bool:
         """Become the runner of an operation that is ``free``, with changes; return whether that was possible."""
         free_still = Operation.objects.filter(free, pk=self.operation.pk, generation=self._generation - 1)
@@ -163,12 +167,3 @@ class Lease:
             self.beat(**{name: getattr(operation, name) for name in _AT_THE_END})
 
         committed(step)
-
-
-def cancel_waiting(operation: Operation, details: dict[str, object]) -> bool:
-    """End an operation that waits for a runner, with these details; return False where it does not."""
-    lease = Lease(operation)
-    if not lease._take(Q(state=State.PENDING), state=State.CANCELLING, details=details):
-        return False
-    lease.finish(State.CANCELLED, Outcome.CANCELLED)
-    return True

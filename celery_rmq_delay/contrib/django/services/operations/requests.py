@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections, router
-from django.db.models import QuerySet, Value, Window
+from django.db.models import OrderBy, QuerySet, Value, Window
 from django.db.models.functions import RowNumber
 
 from .....exceptions import RmqDelayError
@@ -21,11 +22,14 @@ from . import lease
 from .reporting import report
 from .runner import Runner
 
-__all__ = ["cancel", "freeze", "is_inline", "report", "run"]
+__all__ = ["cancel", "confirm", "freeze", "is_inline", "report", "run"]
 
 Kind = Operation.Kind
 State = Operation.State
+Outcome = OperationItem.Outcome
 
+#: The time for which a draft is kept, and the margin before its deletion in which it cannot be confirmed any more.
+DRAFTS_LAST, _MARGIN = timedelta(days=1), timedelta(minutes=5)
 #: How far in the future an operation can start.
 LATEST = timedelta(days=366)
 #: The kinds of operation that can have canaries and a rate.
@@ -43,25 +47,23 @@ def freeze(
     not_before: datetime | None = None,
     follows: Operation | None = None,
     details: dict[str, Any] | None = None,
+    draft: bool = False,
 ) -> Operation:
     """Create an operation on exactly the tasks that ``records`` selects now, without running it.
 
     ``records`` selects from `TaskRecord` or a proxy of it; its order is the order of work. The selection is copied
     within the database, so a million tasks need no memory. Of a requeue, the first ``canary`` tasks are sent before the
     others, and ``rate`` is the number per minute. The operation does not start before the time ``not_before``;
-    ``follows`` is an operation whose tasks it continues with. Raises `RmqDelayError` for invalid values.
+    ``follows`` is an operation whose tasks it continues with. A ``draft`` cannot run before `confirm`, and only
+    `Operation.with_drafts` finds it. Raises `RmqDelayError` for invalid values.
     """
-    if (canary or rate is not None) and kind not in GRADUAL:
-        raise RmqDelayError(f"{Kind(kind).label}: only a requeue can have canaries or a rate. Leave them out.")
-    if canary < 0 or (rate is not None and rate < 1):
-        raise RmqDelayError(f"Found {canary} canaries and a rate of {rate}: write 0 or more, and 1 or more per minute.")
-    if not_before is not None and (problem := schedule_problem(not_before)):
-        raise RmqDelayError(problem)
+    _check(kind, canary, rate, not_before)
     using = router.db_for_write(Operation)
 
     def step() -> Operation:
         operation: Operation = Operation.objects.using(using).create(
             kind=kind,
+            state=State.DRAFT if draft else State.PENDING,
             user=actor.user,
             actor=actor.name[:150],
             reason=reason,
@@ -72,10 +74,58 @@ def freeze(
             details=details or {},
         )
         operation.requested = _copy(operation, records, using)
+        _mark_canaries(operation)
         operation.save(using=using, update_fields=["requested"])
         return operation
 
     return repeated(step)
+
+
+def confirm(
+    draft: Operation,
+    *,
+    reason: str = "",
+    canary: int = 0,
+    rate: int | None = None,
+    not_before: datetime | None = None,
+    details: dict[str, Any] | None = None,
+) -> bool:
+    """Make a draft an operation that can run; return whether it was a draft, and less than a day old.
+
+    The options are those of `freeze`; ``details`` are added to those of the draft. Of several calls, also at the same
+    time, one returns True. Raises `RmqDelayError` for invalid values.
+    """
+    _check(draft.kind, canary, rate, not_before)
+
+    def step() -> bool:
+        now = clock.now()
+        found = Operation.with_drafts.filter(
+            pk=draft.pk, state=State.DRAFT, created_at__gt=now - DRAFTS_LAST + _MARGIN
+        ).update(
+            state=State.PENDING,
+            reason=reason,
+            canary=canary,
+            rate=rate,
+            not_before=not_before,
+            details={**draft.details, **(details or {})},
+            created_at=now,
+        )
+        if found:
+            draft.refresh_from_db()
+            _mark_canaries(draft)
+        return bool(found)
+
+    return repeated(step)
+
+
+def _check(kind: str, canary: int, rate: int | None, not_before: datetime | None) -> None:
+    """Raise `RmqDelayError` for options that an operation cannot have."""
+    if (canary or rate is not None) and kind not in GRADUAL:
+        raise RmqDelayError(f"{Kind(kind).label}: only a requeue can have canaries or a rate. Leave them out.")
+    if canary < 0 or (rate is not None and rate < 1):
+        raise RmqDelayError(f"Found {canary} canaries and a rate of {rate}: write 0 or more, and 1 or more per minute.")
+    if not_before is not None and (problem := schedule_problem(not_before)):
+        raise RmqDelayError(problem)
 
 
 def schedule_problem(moment: datetime) -> str:
@@ -89,7 +139,6 @@ def schedule_problem(moment: datetime) -> str:
 
 def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
     """Copy the selection within the database; return the number of tasks."""
-    order: Any = [*(records.query.order_by or ()), "pk"]
     wanted = records.values("pk") if records.query.is_sliced else records.order_by().values("pk")
     rows = TaskRecord.objects.using(using).filter(pk__in=wanted).order_by()
     constants = {
@@ -99,7 +148,7 @@ def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
         "is_canary": False,
     }
     chosen = (
-        rows.annotate(position=Window(RowNumber(), order_by=order))
+        rows.annotate(position=Window(RowNumber(), order_by=_order(records)))
         .annotate(**{f"item_{name}": Value(value) for name, value in constants.items()})
         .values_list("pk", "generation", "position", *(f"item_{name}" for name in constants))
     )
@@ -112,9 +161,27 @@ def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
     columns = ", ".join(quote(name) for name in ("record_id", "generation", "position", *constants))
     with connections[using].cursor() as cursor:
         cursor.execute(f"INSERT INTO {quote(OperationItem._meta.db_table)} ({columns}) {selected}", parameters)
-        count = int(cursor.rowcount)
-    operation.items.using(using).filter(position__lte=operation.canary).update(is_canary=True)
-    return count
+        return int(cursor.rowcount)
+
+
+def _order(records: QuerySet[Any]) -> list[Any]:
+    """Return the order of a queryset with the primary key at the end, also of a reversed one."""
+    order = [*(records.query.order_by or ()), "pk"]
+    if records.query.standard_ordering:
+        return order
+    return [_reversed(each) for each in order]
+
+
+def _reversed(term: Any) -> Any:
+    if isinstance(term, str):
+        return term[1:] if term.startswith("-") else f"-{term}"
+    reverse = copy(term) if isinstance(term, OrderBy) else term.asc()
+    return reverse.reverse_ordering()
+
+
+def _mark_canaries(operation: Operation) -> None:
+    if operation.canary:
+        operation.items.filter(position__lte=operation.canary).update(is_canary=True)
 
 
 def _keep(rows: QuerySet[TaskRecord], using: str) -> None:
@@ -152,9 +219,17 @@ def run(operation: Operation, *, stop: Callable[[], bool] | None = None) -> Oper
 
 def cancel(operation: Operation, actor: Actor) -> Operation:
     """Request the end of an operation. Finished tasks and finished operations stay as they are."""
-    details = {**operation.details, "cancelled_by": actor.name}
-    if not lease.cancel_waiting(operation, details):
-        going = Operation.objects.filter(pk=operation.pk, state__in=[State.RUNNING, State.CANARY])
-        going.update(state=State.CANCELLING, details=details)
+    this, waiting = Operation.objects.filter(pk=operation.pk), lease.Lease(operation)
+
+    def step() -> bool:
+        """Return whether it had no runner."""
+        waited = waiting.take_to_cancel()
+        if waited or this.filter(state__in=[State.RUNNING, State.CANARY]).update(state=State.CANCELLING):
+            # The update has locked the row: nobody else changes the details that are read now.
+            this.update(details={**this.values_list("details", flat=True).get(), "cancelled_by": actor.name})
+        return waited
+
+    if repeated(step):
+        waiting.finish(State.CANCELLED, Outcome.CANCELLED)
     operation.refresh_from_db()
     return operation
