@@ -2,48 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 
+from ..models import Operation
 from ..services.actors import note_done
 from ..services.export import CONTENT_TYPES, ExportFormat, export_rows
+from ..services.operations.action import Action
+from ..services.operations.actions import ACTIONS
 from . import log_entries
-from .acts import DISCARD, GRADUALLY, REQUEUE, RESTORE, RUN_NOW, Kind
 from .base import ReadOnlyAdmin
 from .confirming import ask_or_run
 
 
-@admin.action(description=RUN_NOW.label, permissions=["requeue"])
-def run_now(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
-    """Send parked tasks to their origin queues before they are due."""
-    return ask_or_run(pages, request, queryset, RUN_NOW)
+def _asking(action: Action) -> Callable[..., HttpResponse]:
+    """Return the function that Django calls for an action."""
+
+    def ask(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
+        return ask_or_run(pages, request, queryset, action)
+
+    ask.__name__ = action.name
+    ask.__doc__ = type(action).__doc__
+    described: Callable[..., HttpResponse] = admin.action(description=action.label, permissions=[action.permission])(
+        ask
+    )
+    return described
 
 
-@admin.action(description=REQUEUE.label, permissions=["requeue"])
-def requeue(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
-    """Send exhausted tasks back to their origin queues."""
-    return ask_or_run(pages, request, queryset, REQUEUE)
-
-
-@admin.action(description=GRADUALLY.label, permissions=["requeue"])
-def requeue_gradually(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
-    """Send exhausted tasks back: canaries first, then the others at a limited rate."""
-    return ask_or_run(pages, request, queryset, GRADUALLY)
-
-
-@admin.action(description=DISCARD.label, permissions=["discard"])
-def discard(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
-    """Discard tasks: they do not run again unless they are restored."""
-    return ask_or_run(pages, request, queryset, DISCARD)
-
-
-@admin.action(description=RESTORE.label, permissions=["discard"])
-def restore(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
-    """Make discarded tasks exhausted again."""
-    return ask_or_run(pages, request, queryset, RESTORE)
+def on(states: Iterable[str]) -> tuple[Callable[..., Any], ...]:
+    """Return the actions of a list of tasks in these states: those that apply to one of them, and the exports."""
+    asking = [_asking(each) for each in ACTIONS if {*each.states} & {*states}]
+    return (*asking, export_csv, export_jsonl)
 
 
 @admin.action(description="Export as CSV", permissions=["view"])
@@ -63,7 +56,7 @@ def _export(
 ) -> StreamingHttpResponse:
     redacted = not pages.has_view_payload_permission(request)
     note_done(
-        Kind.EXPORT,
+        Operation.Kind.EXPORT,
         log_entries.actor(request),
         requested=queryset.count(),
         format=form,

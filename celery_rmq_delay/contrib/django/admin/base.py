@@ -45,6 +45,8 @@ EXHAUSTED_STATES = (
     TaskState.REQUEUED,
     TaskState.DISCARDED,
 )
+#: The states on the list of parked tasks.
+PARKED_STATES = (TaskState.PARKED, TaskState.RUNNING)
 #: The permissions that actions and pages check, by the names that they use.
 PERMISSIONS = {
     "requeue": "rmq_delay.requeue_taskrecord",

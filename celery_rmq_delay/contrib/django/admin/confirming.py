@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
@@ -14,60 +13,53 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
 from ....exceptions import RmqDelayError
-from ....operations.approval import has_own_call
-from ....signals import before_requeue
-from ..broker import delay
 from ..conf import conf
-from ..models import ExhaustedTask, FailureGroup, Operation, ParkedTask, TaskRecord, TaskState
+from ..models import ExhaustedTask, FailureGroup, Operation, ParkedTask, TaskRecord
 from ..queries import among, grouped, plural
 from ..services import counts as live
 from ..services.operations import requests as operations
-from ..services.operations.requeue import expired_among
+from ..services.operations.action import Action, Counted
+from ..services.operations.forms import ConfirmForm
 from ..transactions import repeated
 from . import log_entries, text
-from .acts import Act, Kind
-from .base import EXHAUSTED_STATES, ReadOnlyAdmin, is_number, with_query
-from .confirm_forms import ConfirmForm, form_of
+from .base import EXHAUSTED_STATES, PARKED_STATES, ReadOnlyAdmin, is_number, with_query
 from .link_filters import followed
 
 #: Rows of each table that the confirmation page shows.
 SHOWN = 10
-#: Tasks whose messages the page reads to count expired ones.
-CHECKED = 1_000
 
 
-def ask_or_run(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any], act: Act) -> HttpResponse:
+def ask_or_run(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any], action: Action) -> HttpResponse:
     """Freeze the selection as a draft and show its confirmation page; once that is confirmed, run the operation."""
-    form_class = form_of(act)
     if "draft" not in request.POST:
-        return _asked(pages, request, queryset, act, form_class())
-    draft = _draft(pages, request, act)
+        return _asked(pages, request, queryset, action, action.form())
+    draft = _draft(pages, request, action)
     if draft is None:
         return _too_late(pages, request)
     if draft.state != Operation.State.DRAFT:
         return _again(pages, request, draft)
-    form = form_class(request.POST)
+    form = action.form(request.POST)
     if not form.is_valid():
-        return _page(pages, request, draft, act, form)
+        return _page(pages, request, draft, action, form)
     return _confirmed(pages, request, draft, form.options())
 
 
 def _asked(
-    pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any], act: Act, form: ConfirmForm
+    pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any], action: Action, form: ConfirmForm
 ) -> HttpResponse:
     selected = queryset if request.POST.get("select_across") == "1" else _chosen(pages, request)
     draft = operations.freeze(
-        act.kind,
-        selected.filter(state__in=act.states),
+        action.kind,
+        selected.filter(state__in=action.states),
         actor=log_entries.actor(request),
         follows=followed(request),
         details={"filters": request.GET.dict(), "list": str(pages.opts.model_name)},
         draft=True,
     )
-    return _page(pages, request, draft, act, form, others=selected.exclude(state__in=act.states).count())
+    return _page(pages, request, draft, action, form, others=selected.exclude(state__in=action.states).count())
 
 
-def _draft(pages: ReadOnlyAdmin, request: HttpRequest, act: Act) -> Operation | None:
+def _draft(pages: ReadOnlyAdmin, request: HttpRequest, action: Action) -> Operation | None:
     """Return the operation of a confirmation, which may not be a draft any more; None if it was deleted.
 
     Raises `BadRequest` if no page of this list and action can name it, and `PermissionDenied` if it is another user's.
@@ -81,7 +73,7 @@ def _draft(pages: ReadOnlyAdmin, request: HttpRequest, act: Act) -> Operation | 
         return None
     if draft.user_id != request.user.pk:
         raise PermissionDenied
-    if (draft.kind, draft.details.get("list")) != (act.kind, pages.opts.model_name):
+    if (draft.kind, draft.details.get("list")) != (action.kind, pages.opts.model_name):
         raise BadRequest(problem)
     return draft
 
@@ -105,7 +97,7 @@ def _out_of_sight(pages: ReadOnlyAdmin, request: HttpRequest) -> list[str]:
     """Return the states of tasks that no list shows to this user: each list has its own permission."""
     if pages.page_url(request, TaskRecord, "changelist"):
         return []
-    lists = ((ExhaustedTask, EXHAUSTED_STATES), (ParkedTask, (TaskState.PARKED, TaskState.RUNNING)))
+    lists = ((ExhaustedTask, EXHAUSTED_STATES), (ParkedTask, PARKED_STATES))
     return [state for model, states in lists if not pages.page_url(request, model, "changelist") for state in states]
 
 
@@ -177,7 +169,7 @@ def _back(pages: ReadOnlyAdmin, request: HttpRequest) -> str:
 
 
 def _page(
-    pages: ReadOnlyAdmin, request: HttpRequest, draft: Operation, act: Act, form: ConfirmForm, others: int = 0
+    pages: ReadOnlyAdmin, request: HttpRequest, draft: Operation, action: Action, form: ConfirmForm, others: int = 0
 ) -> HttpResponse:
     """Return the page of a draft; ``others`` were selected, too, in states that the action does not apply to."""
     tasks = TaskRecord.objects.filter(operation_items__operation=draft)
@@ -185,8 +177,8 @@ def _page(
     from_record = request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)[:1] if "from_record" in request.POST else []
     context = pages.page_context(
         request,
-        act.label,
-        act=act,
+        action.label,
+        act=action,
         form=form,
         draft=draft,
         affected=draft.requested,
@@ -195,46 +187,12 @@ def _page(
         from_record=from_record,
         from_groups=request.POST.get("from_groups"),
         checkbox=helpers.ACTION_CHECKBOX_NAME,
-        is_background=act.gradual or draft.requested > conf().inline_limit,
+        is_background=action.in_background or draft.requested > conf().inline_limit,
         back=_back(pages, request),
-        **(_of_messages(tasks, counts) if act.kind == Kind.REQUEUE else {}),
-        in_classic=_in_classic(counts) if act.kind == Kind.DISCARD else 0,
+        notes=action.notes(tasks, counts),
+        obstacle=action.obstacle(counts),
     )
     return TemplateResponse(request, "admin/rmq_delay/confirm.html", context)
-
-
-def _of_messages(meant: QuerySet[Any], concerned: list[Counted]) -> dict[str, Any]:
-    """Return how many of the tasks have no message, and how many of the first ones have expired."""
-    expired, _checked = expired_among(meant, CHECKED)
-    without = sum(each.without_message for each in concerned)
-    affected = sum(each.count for each in concerned)
-    return {
-        "without_message": without,
-        "nothing_kept": without == affected,
-        "expired": expired,
-        "expired_of": CHECKED if affected > CHECKED else 0,
-        "with_own_call": ", ".join(_with_own_call({each.values["name"] for each in concerned})),
-    }
-
-
-def _with_own_call(names: set[str]) -> list[str]:
-    """Return which tasks do more in ``apply_async`` than a requeue, where no receiver of `before_requeue` does it."""
-    if before_requeue.receivers:
-        return []
-    try:
-        known = delay().app.tasks
-    except RmqDelayError:
-        return []
-    return sorted(name for name in names if has_own_call(known.get(name)))
-
-
-def _in_classic(concerned: list[Counted]) -> int:
-    """Return how many of the tasks are parked in classic queues, which a crash of the broker can bring back."""
-    parked = [each for each in concerned if each.values["state"] == TaskState.PARKED]
-    try:
-        return sum(each.count for each in parked if delay().queue_type(each.values["queue"]) == "classic")
-    except RmqDelayError:  # without an app the types are not known
-        return sum(each.count for each in parked)
 
 
 _BREAKDOWN = {
@@ -243,15 +201,6 @@ _BREAKDOWN = {
     "exception_type": "Error",
     "state": "State",
 }
-
-
-@dataclass(frozen=True)
-class Counted:
-    """The tasks of one combination of values: how many, and how many of them have no message."""
-
-    values: dict[str, str]
-    count: int
-    without_message: int
 
 
 def _breakdown(tasks: QuerySet[Any]) -> list[Counted]:

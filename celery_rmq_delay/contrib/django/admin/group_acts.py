@@ -9,9 +9,10 @@ from django.http import HttpRequest
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
-from ..models import ExhaustedTask, FailureGroup
-from .acts import DISCARD, GRADUALLY, REQUEUE, Button
+from ..models import ExhaustedTask, FailureGroup, TaskState
+from ..services.operations.actions import ACTIONS
 from .base import ReadOnlyAdmin
+from .buttons import Button
 from .text import plain
 
 #: The form on the page of the groups that the buttons of its rows belong to.
@@ -29,7 +30,8 @@ class GroupActs:
         self._pages = pages
         self._tasks = pages.page_url(request, ExhaustedTask, "changelist")
         names: Any = pages.admin_site._registry[ExhaustedTask].get_actions(request) if self._tasks else ()
-        self._acts = [act for act in (REQUEUE, GRADUALLY, DISCARD) if act.name in names]
+        open_ones = [each for each in ACTIONS if TaskState.EXHAUSTED in each.states]
+        self._acts = [each for each in open_ones if each.name in names]
         self._may_mute = pages.has_annotate_permission(request)
 
     def tasks_url(self, group: FailureGroup) -> str | None:

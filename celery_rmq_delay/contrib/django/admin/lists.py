@@ -18,7 +18,7 @@ from ..models import TaskRecord, TaskState
 from ..queries import OVERDUE_AFTER
 from ..services.searching import searched
 from . import actions, filters, link_filters, message, text
-from .base import outside_transactions
+from .base import EXHAUSTED_STATES, PARKED_STATES, outside_transactions
 from .summary import SummarizedAdmin
 from .task_page import found_task, history_context, task_page
 
@@ -218,7 +218,7 @@ class ParkedTaskAdmin(RecordAdmin):
     """The parked tasks, the next retry first."""
 
     ordering = ("due_at", "id")
-    actions = (actions.run_now, actions.discard, actions.export_csv, actions.export_jsonl)
+    actions = actions.on(PARKED_STATES)
     list_display = ("shown_state", "task", "attempts", "next_retry", "tier_and_queue", "error")
     list_filter = (
         filters.ParkedStates,
@@ -240,14 +240,7 @@ class ExhaustedTaskAdmin(RecordAdmin):
     """The exhausted tasks, the newest first."""
 
     ordering = ("-exhausted_at", "-id")
-    actions = (
-        actions.requeue,
-        actions.requeue_gradually,
-        actions.discard,
-        actions.restore,
-        actions.export_csv,
-        actions.export_jsonl,
-    )
+    actions = actions.on(EXHAUSTED_STATES)
     list_display = ("task", "error", "attempts", "shown_exhausted_at", "why_and_queue", "shown_group", "purge")
     list_filter = (
         filters.ExhaustedStates,
@@ -267,15 +260,7 @@ class TaskRecordAdmin(RecordAdmin):
     """All tasks that were ever retried, in any state, the latest change first."""
 
     ordering = ("-changed_at", "-id")
-    actions = (
-        actions.run_now,
-        actions.requeue,
-        actions.requeue_gradually,
-        actions.discard,
-        actions.restore,
-        actions.export_csv,
-        actions.export_jsonl,
-    )
+    actions = actions.on(TaskState)
     list_display = ("shown_state", "task", "error", "attempts", "changed", "shown_queue", "shown_group")
     list_filter = (
         filters.AnyState,

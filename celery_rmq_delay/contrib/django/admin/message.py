@@ -16,9 +16,9 @@ from ..conf import conf
 from ..models import TaskRecord
 from ..services import counts, payloads
 from ..services.operations.edit import MAX_TEXT, edit, editable
+from ..services.operations.forms import reason_field
 from . import log_entries, text
 from .base import ReadOnlyAdmin
-from .confirm_forms import reason_field
 from .confirming import show_result
 from .task_page import found_task, message_context, task_page
 

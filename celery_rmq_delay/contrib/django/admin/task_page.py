@@ -15,8 +15,8 @@ from ....operations.preview import Preview
 from ..conf import conf
 from ..models import ExhaustedTask, ParkedTask, TaskRecord, TaskState
 from ..services import payloads
+from ..services.operations.actions import ACTIONS
 from . import text
-from .acts import ACTS, Kind
 from .base import ReadOnlyAdmin, belongs, found
 from .detail import detail, operations
 
@@ -41,7 +41,7 @@ def task_page(
     can_reveal = shown.redacted and shown.size > 0 and pages.has_view_payload_permission(request)
     can_edit = conf().allow_edit and pages.has_edit_payload_permission(request) and record.state == TaskState.EXHAUSTED
     names = pages.get_actions(request)
-    acts = [act for act in ACTS if act.name in names and record.state in act.states]
+    acts = [act for act in ACTIONS if act.on_task_page and act.name in names and record.state in act.states]
     context = pages.page_context(
         request,
         text.plain(record.name, 120),
@@ -51,7 +51,7 @@ def task_page(
         reveal_url=pages.here("reveal", record.pk) if can_reveal else None,
         edit_url=pages.here("edit", record.pk) if can_edit else None,
         acts=acts,
-        barred=[] if record.call_digest else [act.name for act in acts if act.kind == Kind.REQUEUE],
+        barred=[] if record.call_digest else [act.name for act in acts if act.requeues],
         acts_url=pages.here("changelist"),
         history_url=pages.here("history", record.pk),
     )

@@ -11,20 +11,16 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from ....durations import format_ms
-from ....headers import printable
-from ....redaction import shortened
 from ..models import Operation, OperationItem, TaskState
 from ..queries import plural
+from ..services.plain import ON_PAGE as ON_PAGE
+from ..services.plain import plain as plain
 
-#: Maximum characters of a text in a list, in the tooltip of a text that a list cuts, and on a page of its own.
+#: Maximum characters of a text in a list, and in the tooltip of a text that a list cuts.
 IN_LIST = 160
 IN_TITLE = 600
-ON_PAGE = 20_000
 
 EMPTY = "-"
-
-# Control characters that a page cannot show; line ends and tabs stay.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 _DOTS = re.compile(r"(?<=\.)(?=.)")
 
@@ -81,11 +77,6 @@ _REASONS = {
     "undecodable": "Cannot be decoded",
     "unknown_task": "The task is not registered on any worker",
 }
-
-
-def plain(text: object, limit: int = ON_PAGE) -> str:
-    """Return at most ``limit`` characters of a text, control characters replaced; not escaped yet."""
-    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", printable(shortened(str(text), limit)))
 
 
 def hostile(text: object, limit: int = IN_LIST) -> SafeString:

@@ -4,7 +4,7 @@ import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
 
-from ..models import search
+from ..models import audit, search
 
 
 def create_search(apps: Any, schema_editor: Any) -> None:
@@ -220,16 +220,7 @@ class Migration(migrations.Migration):
                 (
                     "kind",
                     models.CharField(
-                        choices=[
-                            ("run_now", "Run now"),
-                            ("requeue", "Requeue"),
-                            ("edit", "Edit and requeue"),
-                            ("discard", "Discard"),
-                            ("restore", "Restore"),
-                            ("reveal", "Reveal"),
-                            ("export", "Export"),
-                            ("mute", "Mute or note"),
-                        ],
+                        choices=audit.kinds,
                         max_length=8,
                         verbose_name="what",
                     ),

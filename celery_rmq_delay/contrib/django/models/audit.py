@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
 from django.db import models
 
 from .tasks import TaskRecord
+
+
+def kinds() -> list[tuple[str, Any]]:
+    """Return the values and labels of `Operation.Kind`: a new one needs no migration."""
+    return Operation.Kind.choices
 
 
 class _Confirmed(models.Manager["Operation"]):
@@ -45,7 +52,7 @@ class Operation(models.Model):
         DONE = "DONE", "Done"
         FAILED = "FAILED", "Stopped by an error"
 
-    kind = models.CharField("what", max_length=8, choices=Kind.choices)
+    kind = models.CharField("what", max_length=8, choices=kinds)
     state = models.CharField("state", max_length=10, choices=State.choices, default=State.PENDING)
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", verbose_name="user"

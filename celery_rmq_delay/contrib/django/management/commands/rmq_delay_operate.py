@@ -17,17 +17,15 @@ from .....exceptions import RmqDelayError
 from .....stopping import stop_requested
 from ...models import Operation, TaskRecord, TaskState
 from ...services.actors import who_runs_this
+from ...services.operations.actions import ACTIONS
 from ...services.operations.background import operate
 from ...services.operations.requests import freeze, report, run
 from ..long_running import LongRunningCommand
 
 #: The actions, with the kind of operation and the state of the tasks they are for.
-ACTIONS = {
-    "requeue": (Operation.Kind.REQUEUE, TaskState.EXHAUSTED),
-    "discard": (Operation.Kind.DISCARD, TaskState.EXHAUSTED),
-    "restore": (Operation.Kind.RESTORE, TaskState.DISCARDED),
-    "run-now": (Operation.Kind.RUN_NOW, TaskState.PARKED),
-}
+_COMMANDS = {each.command[0]: (each.kind, each.command[1]) for each in ACTIONS if each.command}
+#: The same, with those of parked tasks last.
+COMMANDS = dict(sorted(_COMMANDS.items(), key=lambda each: each[1][1] == TaskState.PARKED))
 CONDITIONS = {"queue": "queue", "task": "name", "error": "exception_type", "id": "task_id__in"}
 #: The options that only an action uses, and those that it does not use, with the names of their values.
 _OF_AN_ACTION = {
@@ -46,7 +44,9 @@ class Command(LongRunningCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options."""
-        parser.add_argument("action", nargs="?", choices=list(ACTIONS), help="start an operation, and wait for its end")
+        parser.add_argument(
+            "action", nargs="?", choices=list(COMMANDS), help="start an operation, and wait for its end"
+        )
         parser.add_argument("--once", action="store_true", help="exit when there is no operation to run")
         parser.add_argument("--operation", type=int, metavar="ID", help="run this operation, then exit")
         selection = parser.add_argument_group("tasks of an action; all conditions must match")
@@ -69,7 +69,7 @@ class Command(LongRunningCommand):
         if options["action"]:
             _refuse(options, _OF_A_RUNNER, "with an action: leave it out.")
         else:
-            _refuse(options, _OF_AN_ACTION, f"without an action: write {', '.join(ACTIONS)} before it.")
+            _refuse(options, _OF_AN_ACTION, f"without an action: write {', '.join(COMMANDS)} before it.")
         try:
             with stop_requested() as stop:
                 if options["action"]:
@@ -89,7 +89,7 @@ class Command(LongRunningCommand):
             raise CommandError(f"There is no operation {key}.") from error
 
     def _start(self, options: dict[str, Any], stop: Callable[[], bool]) -> None:
-        kind, state = ACTIONS[options["action"]]
+        kind, state = COMMANDS[options["action"]]
         given = {field: options[name] for name, field in CONDITIONS.items() if options[name]}
         if given and options["all"]:
             raise CommandError("--all and a condition exclude each other: leave one out.")

@@ -9,9 +9,8 @@ from django.db.models.functions import Collate
 
 from ...models import Operation, OperationItem, TaskRecord, TaskState
 from .. import clock
+from .action import of_kind
 from .lease import Outcome, Settled
-
-_REQUEUES = (Operation.Kind.REQUEUE, Operation.Kind.EDIT)
 
 
 def lock(records: Iterable[int]) -> None:
@@ -80,7 +79,8 @@ def why_not(record: TaskRecord | None, generation: int, barred: str | None = Non
     if record is None:
         return "deleted"
     by = record.operation.actor if record.operation else ""
-    by_requeue = record.operation is not None and record.operation.kind in _REQUEUES
+    action = of_kind(record.operation.kind) if record.operation else None
+    by_requeue = action is not None and action.requeues
     requeued = record.generation > generation or record.state in (TaskState.REQUEUING, TaskState.REQUEUED)
     if by_requeue and (requeued or record.state == TaskState.RECOVERED):
         return f"already requeued by {by}"

@@ -9,20 +9,10 @@ from django.db.models import Count
 
 from ...models import Operation, OperationItem
 from ...queries import grouped
+from .action import of_kind
 
-Kind = Operation.Kind
 Outcome = OperationItem.Outcome
 
-#: What an operation did to the tasks whose outcome is OK.
-_DONE = {
-    Kind.REQUEUE: "requeued",
-    Kind.EDIT: "edited and requeued",
-    Kind.RUN_NOW: "sent to run now",
-    Kind.DISCARD: "discarded",
-    Kind.RESTORE: "restored",
-}
-#: What it did not do to those that it has not tried.
-_NOT_DONE = {Kind.DISCARD: "not discarded", Kind.RESTORE: "not restored"}
 #: The most reasons that are named per outcome.
 _REASONS = 3
 _MAX_DETAIL = 255
@@ -35,12 +25,13 @@ def report(operation: Operation) -> str:
     """
     reasons = _reasons(operation)
     untried = sum(count for _detail, count in reasons.get(Outcome.UNTRIED, ()))
-    parts = [f"{grouped(operation.ok)} {_DONE.get(Kind(operation.kind), 'done')}"]
+    action = of_kind(operation.kind)
+    parts = [f"{grouped(operation.ok)} {action.done if action else 'done'}"]
     rest = (Outcome.CANCELLED, "cancelled") if operation.is_over else (Outcome.PENDING, "to go")
     for outcome, text, count in (
         (Outcome.SKIPPED, "skipped", operation.skipped),
         (Outcome.FAILED, "failed", operation.failed - untried),
-        (Outcome.UNTRIED, _NOT_DONE.get(Kind(operation.kind), "not sent"), untried),
+        (Outcome.UNTRIED, action.not_done if action else "not sent", untried),
         (Outcome.UNKNOWN, "with unknown outcome", operation.unknown),
         (*rest, operation.remaining),
     ):

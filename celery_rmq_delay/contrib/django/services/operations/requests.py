@@ -19,8 +19,10 @@ from ...transactions import repeated
 from .. import clock
 from ..actors import Actor
 from . import lease
+from .action import of_kind
 from .reporting import report
 from .runner import Runner
+from .schedule import schedule_problem
 
 __all__ = ["cancel", "confirm", "freeze", "is_inline", "report", "run"]
 
@@ -30,10 +32,6 @@ Outcome = OperationItem.Outcome
 
 #: The time for which a draft is kept, and the margin before its deletion in which it cannot be confirmed any more.
 DRAFTS_LAST, _MARGIN = timedelta(days=1), timedelta(minutes=5)
-#: How far in the future an operation can start.
-LATEST = timedelta(days=366)
-#: The kinds of operation that can have canaries and a rate.
-GRADUAL = frozenset({Kind.REQUEUE})
 
 
 def freeze(
@@ -120,21 +118,13 @@ def confirm(
 
 def _check(kind: str, canary: int, rate: int | None, not_before: datetime | None) -> None:
     """Raise `RmqDelayError` for options that an operation cannot have."""
-    if (canary or rate is not None) and kind not in GRADUAL:
+    action = of_kind(kind)
+    if (canary or rate is not None) and not (action and action.can_be_gradual):
         raise RmqDelayError(f"{Kind(kind).label}: only a requeue can have canaries or a rate. Leave them out.")
     if canary < 0 or (rate is not None and rate < 1):
         raise RmqDelayError(f"Found {canary} canaries and a rate of {rate}: write 0 or more, and 1 or more per minute.")
     if not_before is not None and (problem := schedule_problem(not_before)):
         raise RmqDelayError(problem)
-
-
-def schedule_problem(moment: datetime) -> str:
-    """Return why an operation cannot be scheduled for a time; an empty text where it can."""
-    away = moment - clock.now()
-    if timedelta(minutes=-1) < away < LATEST:
-        return ""
-    found = moment.isoformat(sep=" ", timespec="minutes")
-    return f"Found {found}: choose a time from now on, within {LATEST.days} days."
 
 
 def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:

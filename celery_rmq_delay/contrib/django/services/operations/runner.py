@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import Protocol
 
 from .....exceptions import LeaseLostError, RmqDelayError
 from ...conf import conf
 from ...models import Operation, OperationItem
 from ...transactions import DATABASE_AWAY, committed
+from . import actions as actions
 from . import canaries
+from .action import Run, Work, of_kind
 from .lease import Lease, Outcome
 from .link import Link
-from .parked import RunNow
-from .requeue import Edited, LostEdit, Requeue
-from .states import Discard, Restore
+from .requeue import Edited
 
 logger = logging.getLogger(__name__)
 
-Kind = Operation.Kind
 State = Operation.State
 
 #: Seconds for which a background run retries to reach the broker.
@@ -30,23 +28,6 @@ PATIENCE = 120.0
 _CHECK_EVERY = 0.5
 #: For a longer pause the connection to the broker is closed.
 _LONG = 10.0
-
-
-class Work(Protocol):
-    """The work of one kind of operation, on a window of tasks."""
-
-    @property
-    def window(self) -> int:
-        """The most tasks of the next call of `do`."""
-
-    def resume(self) -> None:
-        """Settle the tasks that a dead runner left unfinished."""
-
-    def do(self, items: Sequence[OperationItem]) -> None:
-        """Process these tasks, and settle each that is done."""
-
-    def abandon(self) -> None:
-        """Settle the tasks that an error has left unfinished: as UNKNOWN where they may have been done."""
 
 
 class _Interrupted(Exception):  # noqa: N818 - not an error
@@ -62,7 +43,7 @@ class Runner:
         stop: Callable[[], bool] | None = None,
         edited: Mapping[int, Edited] | None = None,
     ) -> None:
-        self._operation, self._stop, self._edited = operation, stop, edited
+        self._operation, self._stop, self._edited = operation, stop, edited or {}
         patience = conf().broker_timeout if stop is None else PATIENCE
         self._link = Link(patience, self._pause)
         self._ticked = time.monotonic()
@@ -101,17 +82,10 @@ class Runner:
 
     def _work(self) -> Work:
         kind = self._operation.kind
-        if kind == Kind.REQUEUE or (kind == Kind.EDIT and self._edited):
-            return Requeue(self._lease, self._link, self._edited)
-        if kind == Kind.EDIT:
-            return LostEdit(self._lease, self._link)
-        if kind == Kind.DISCARD:
-            return Discard(self._lease, self._link, self._tick)
-        if kind == Kind.RUN_NOW:
-            return RunNow(self._lease, self._link, self._tick)
-        if kind == Kind.RESTORE:
-            return Restore(self._lease)
-        raise RmqDelayError(f"{Kind(kind).label} is not an operation that can be run.")
+        action = of_kind(kind)
+        if action is None:
+            raise RmqDelayError(f"{Operation.Kind(kind).label} is not an operation that can be run.")
+        return action.work(Run(self._lease, self._link, self._tick, self._edited))
 
     def _go(self, work: Work) -> None:
         self._check()
