@@ -133,7 +133,7 @@ def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
     rows = TaskRecord.objects.using(using).filter(pk__in=wanted).order_by()
     constants = {
         "operation_id": operation.pk,
-        "outcome": OperationItem.Outcome.PENDING,
+        "outcome": Outcome.PENDING,
         "detail": "",
         "is_canary": False,
     }
