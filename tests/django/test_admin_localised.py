@@ -98,9 +98,11 @@ def sent(client: Client, address: str, form: SentForm, values: dict[str, Any]) -
     if answer.status_code == 200 and not answer.streaming and "Content-Disposition" not in answer:
         for asked in posts(PageParts(answer.content.decode())):
             if "confirm" in [name for name, _label in asked.buttons]:
-                # The pages of an unreadable message have no selection.
-                selected = {**fields, **values}.get("_selected_action", [])
-                assert set(asked.fields.get("_selected_action", [])) <= set(selected)
+                chosen = {**fields, **values}
+                # The pages of an unreadable message have no draft.
+                drafted = OperationItem.objects.filter(operation__in=asked.fields.get("draft", []))
+                ids = set(map(str, drafted.values_list("record", flat=True)))
+                assert chosen.get("select_across") == ["1"] or ids <= set(chosen.get("_selected_action", []))
                 return sent(client, answer.request["PATH_INFO"], asked, {"confirm": "1"})
     return answer
 

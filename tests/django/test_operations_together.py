@@ -86,9 +86,9 @@ def pruned(at: int) -> Iterator[list[str]]:
         yield seen
 
 
-def prune_and_close() -> None:
+def prune_and_close(batch: int = 5) -> None:
     try:
-        prune(batch=5)
+        prune(batch=batch)
     finally:
         connections.close_all()
 
@@ -122,7 +122,7 @@ def test_an_operation_on_tasks_whose_deletion_is_not_committed_yet_waits_and_has
 
     def prune_slowly() -> None:
         with connection.execute_wrapper(execute):
-            prune_and_close()
+            prune_and_close(batch=20)  # one batch: between two, the operation would take what the second deletes
 
     pruning = threading.Thread(target=prune_slowly, daemon=True)
     pruning.start()
