@@ -110,12 +110,20 @@ def unbind(queue: str, exchange: str, key: str) -> Step:
     return Step(None, lambda connection: apply.exchange_exists(connection, exchange), take)
 
 
+def no_fence() -> None:
+    """Do nothing: other processes make no changes here."""
+
+
 @dataclass
 class Runner:
-    """Takes steps, and reports what it has deleted, or would delete in a dry run, and what it had to leave."""
+    """Takes steps, and reports what it has deleted, or would delete in a dry run, and what it had to leave.
+
+    ``fence`` is called before each change, and raises an error where another process may make changes by now.
+    """
 
     connection: Connection
     dry: bool = False
+    fence: Callable[[], object] = no_fence
     deleted: list[Deleted] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
 
@@ -123,7 +131,10 @@ class Runner:
         """Take one step, if there is anything to do; return False where its object has to stay."""
         if not step.is_due(self.connection):
             return True
-        problem = None if self.dry else step.take(self.connection)
+        problem = None
+        if not self.dry:
+            self.fence()
+            problem = step.take(self.connection)
         if step.deletes is not None:
             if problem is not None:
                 self.leave(*step.deletes, *problem)

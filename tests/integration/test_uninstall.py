@@ -17,6 +17,7 @@ from celery_rmq_delay import RetryableTask, install
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.app.state import state_of
+from celery_rmq_delay.exceptions import LockLostError
 from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.management.client import Management
 from celery_rmq_delay.operations import deletion
@@ -454,3 +455,24 @@ def test_a_worker_that_starts_after_a_killed_run_restores_the_ladder(
         run(applied.app, "apply")
         applied.park(f"after {steps}", 1)
         applied.uninstall("--release", "--dry-run", code=2)
+
+
+@pytest.mark.parametrize("queue_type", ["classic"])  # no broker tells the consumer of a quorum queue in time
+def test_a_run_whose_lock_was_taken_back_leaves_the_ladder_of_the_next_holder(
+    applied: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, taken, take = applied.trace(), list[Step](), Runner.take
+
+    def taken_over(runner: Runner, step: Step) -> bool:
+        taken.append(step)
+        if len(taken) == 3:
+            for queue in QUEUES:
+                applied.lab.channel.queue_delete(applied.plan(queue).record_queue().name)
+            run(applied.app, "apply")
+        return take(runner, step)
+
+    monkeypatch.setattr(Runner, "take", taken_over)
+    with applied.app.connection_for_read() as connection, pytest.raises(LockLostError):
+        uninstall(state_of(applied.app), connection, Request(), applied.api)
+    assert len(taken) == 3
+    assert applied.trace() == before

@@ -17,7 +17,7 @@ from ...management.policies import DLX, find_ours
 from ...names import moving, quarantine
 from ...topology.transition import Applied
 from ..adoption import Adopter
-from ..steps import Deleted, delete_exchange, delete_queue, drop_queue, unbind
+from ..steps import Deleted, delete_exchange, delete_queue, drop_queue, no_fence, unbind
 from .broker import Broker
 from .inventory import Origin, existing
 
@@ -67,7 +67,7 @@ class Ladders:
 
     @contextmanager
     def _locked(self, origin: Origin) -> Iterator[None]:
-        """Hold the lock on the record, where it exists, so that no process applies the ladder meanwhile.
+        """Hold the lock on the record, where it exists, so that no process applies the ladder meanwhile; check it.
 
         The record no longer counts as bound: if the run is interrupted, the next apply restores all bindings.
         """
@@ -78,13 +78,18 @@ class Ladders:
         with locked_record(self.connection, queue, LOCK_TIMEOUT, create=False) as (_, record):
             if record.value is not None:
                 record.save(replace(Applied.from_json(record.value), bound=None, reason_routing=None).to_json())
-            yield
+            self.broker.fence = record.check
+            try:
+                yield
+            finally:
+                self.broker.fence = no_fence
 
     def _redirect_rejections(self, origin: Origin) -> None:
         """Route rejected messages of a queue that keeps its dead-letter exchange to the exhausted queue."""
         plan, other = origin.plan, self.names.other(origin.plan.queue)
         if self.request.dry_run or not self.broker.exists(self.names.dlx(plan.queue)):
             return
+        self.broker.fence()
         apply.ensure_queue(self.connection, plan.exhausted_queue())
         exchange = tuple(each for each in plan.routing_exchanges if each.name == other)
         with self.connection.channel() as channel:
