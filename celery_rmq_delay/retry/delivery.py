@@ -63,7 +63,10 @@ class Retrying:
     @classmethod
     def of(cls, request: Any) -> Retrying:
         """Return the one of a task's request."""
-        found: Retrying = vars(request).setdefault("rmq_delay_retrying", cls())
+        known = vars(request)
+        if "rmq_delay_retrying" not in known:
+            known["rmq_delay_retrying"] = cls()
+        found: Retrying = known["rmq_delay_retrying"]
         return found
 
 

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
-from celery import signals
 from celery.exceptions import Reject, Retry, WorkerShutdown, WorkerTerminate
 from celery.worker import request as stock
 
@@ -21,7 +20,7 @@ from .copies import Failure
 from .flight import InFlight, Owed, flight_of
 from .outcome import Outcome, OutOfMemory, bare, has_succeeded, how_it_ended, refused
 from .settle import Settling
-from .trace import LeanExceptionInfo, call_on_retry, lost, store_retry
+from .trace import LeanExceptionInfo, announce_retry, lost, store_retry
 
 if TYPE_CHECKING:
     from kombu.message import Message
@@ -311,8 +310,7 @@ class RetryableRequest(stock.Request):
         self.send_event("task-retried", exception=stock.safe_repr(exc), traceback=stock.safe_str(exc_info.traceback))
         self.task.request_stack.push(self._context)
         try:
-            call_on_retry(self.task, exc, self._context, exc_info)
-            signals.task_retry.send(sender=self.task, request=self._context, reason=retry, einfo=exc_info)
+            announce_retry(self.task, exc, self._context, retry, exc_info)
         except (WorkerShutdown, WorkerTerminate):
             raise
         except BaseException:  # in the main process, which it would end

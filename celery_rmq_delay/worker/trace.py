@@ -116,9 +116,7 @@ class LeanInfo(trace.TraceInfo):
         try:
             if store_errors:
                 store_retry(task, req, cause, einfo.traceback)
-            call_on_retry(task, cause, req, einfo)
-            with _only_logged("A receiver of task_retry", task, req):
-                signals.task_retry.send(sender=task, request=req, reason=reason, einfo=einfo)
+            announce_retry(task, cause, req, reason, einfo)
             if trace.logger.isEnabledFor(logging.INFO):
                 name = trace.get_task_name(req, task.name)
                 trace.info(trace.LOG_RETRY, {"id": req.id, "name": name, "exc": str(reason)})
@@ -182,10 +180,12 @@ def _only_logged(what: str, task: Task[Any, Any], request: Any) -> Iterator[None
         )
 
 
-def call_on_retry(task: Task[Any, Any], exc: Any, request: Any, einfo: ExceptionInfo) -> None:
-    """Call the task's hook ``on_retry``."""
+def announce_retry(task: Task[Any, Any], exc: Any, request: Any, reason: Retry, einfo: ExceptionInfo) -> None:
+    """Call the task's hook ``on_retry``, and send ``task_retry``."""
     with _only_logged("on_retry", task, request):
         task.on_retry(exc, request.id, request.args, request.kwargs, einfo)
+    with _only_logged("A receiver of task_retry", task, request):
+        signals.task_retry.send(sender=task, request=request, reason=reason, einfo=einfo)
 
 
 def store_retry(task: Task[Any, Any], request: Any, exc: Any, traceback: str | None) -> None:
