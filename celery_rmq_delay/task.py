@@ -46,10 +46,7 @@ class LadderBudget:
 
 
 class _LimitOfOneRequest:
-    """``override_max_retries``, the ``max_retries`` argument of ``retry()``, kept for one request.
-
-    Celery keeps it on the task, which all messages of a process share, and applies it to the next failure of any.
-    """
+    """``override_max_retries`` of one request; Celery keeps it on the task, for the next failure of any message."""
 
     def __get__(self, task: RetryableTask | None, _owner: type) -> Any:
         found = None if task is None else Retrying.of(task.request).limit
@@ -62,18 +59,6 @@ class _LimitOfOneRequest:
 
     def __delete__(self, task: RetryableTask) -> None:
         self.__set__(task, None)
-
-
-class _Nothing:
-    """The signature of a retry that publishes nothing."""
-
-    args = kwargs = None
-
-    def apply_async(self) -> None:
-        """Publish nothing."""
-
-
-_NOTHING = _Nothing()
 
 
 class RetryableTask(_Task):
@@ -212,11 +197,10 @@ class RetryableTask(_Task):
         if path is None:
             return super().signature_from_request(request, *args, **options)
         if path is not RetryPath.PUBLISH:
-            return _NOTHING
+            return _Unsent()
         return _Unsent(super().signature_from_request(request, *args, **options))
 
     def _exact_ms(self, delay: AppState, countdown: Any, eta: Any) -> int | None:
-        """Return the exact delay in ms of a retry with a ``countdown`` or an ``eta``; None without one."""
         if eta is not None:
             wanted, what, found = until_ms(aware_eta(self.app, eta)), "eta", eta
         elif countdown is not None:
@@ -234,7 +218,10 @@ class RetryableTask(_Task):
             publish_retry(
                 delay, self, delivery, unsent.signature, tier_index=tier_index, queue=queue, delay_ms=delay_ms
             )
-        except _publish_errors(self.app):
+        except (
+            *(PublishError, TopologyError, OperationalError),
+            *self.app.connection_for_write().recoverable_connection_errors,
+        ):
             logger.exception("No confirm for the retry of %s: its old message is parked instead", self.request.id)
             return False
         return True
@@ -248,15 +235,12 @@ _AS_IN_CELERY = {
 }
 
 
-def _publish_errors(app: Celery) -> tuple[type[BaseException], ...]:
-    return (PublishError, TopologyError, OperationalError, *app.connection_for_write().recoverable_connection_errors)
-
-
 class _Unsent:
-    """A retry's signature that `retry` publishes with confirm after Celery's checks."""
+    """A retry's signature that `retry` publishes, if there is one, with confirm after Celery's checks."""
 
-    def __init__(self, signature: Any) -> None:
-        self.signature, self.args, self.kwargs = signature, signature.args, signature.kwargs
+    def __init__(self, signature: Any = None) -> None:
+        self.signature = signature
+        self.args, self.kwargs = getattr(signature, "args", None), getattr(signature, "kwargs", None)
 
     def apply_async(self) -> None:
         """Publish nothing yet."""

@@ -10,7 +10,7 @@ from struct import pack
 from django.conf import settings as django_settings
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.amqp.frames import TolerantMessage
+from celery_rmq_delay.amqp.connections import TolerantMessage
 from celery_rmq_delay.durations import format_ms, parse_ms
 from celery_rmq_delay.events.fingerprint import fingerprint, normalise_message, top_frame
 from celery_rmq_delay.events.schema import Event
@@ -19,7 +19,7 @@ from celery_rmq_delay.history.url import problem_of, shown
 from celery_rmq_delay.operations.exhausted import describe
 from celery_rmq_delay.redaction import DEFAULT
 from celery_rmq_delay.settings.parser import parse_settings
-from celery_rmq_delay.worker.shape import check, check_payload
+from celery_rmq_delay.worker.intake import check, check_payload
 
 Target = Callable[[bytes], None]
 

@@ -7,30 +7,22 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from amqp import spec
+from amqp import Channel, spec
 from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionFailed
+from kombu import Connection
 
 from ..commands import command
 from ..exceptions import ConflictError, LockLostError, TopologyError
 from .objects import Binding, Exchange, Objects, Queue
-
-if TYPE_CHECKING:
-    from amqp import Channel
-    from kombu import Connection
-
 
 #: Seconds for which the counts of a queue hold: a process may hang between two statements.
 _FRESH = 1.0
 
 
 def declare(channel: Channel, objects: Objects, words: str = "apply") -> None:
-    """Declare all objects in one pipelined burst; existing ones stay as they are.
-
-    Raises `ConflictError` where an object exists with other arguments, `TopologyError` where a limit of the broker is
-    reached or the user may not configure it; ``words``: see `command`, the one that declares it for another user.
-    """
+    """Declare all objects in one pipelined burst. Raises `ConflictError`, or `TopologyError` at a limit or refusal."""
     with _explained(words):
         for found in objects:
             declare_nowait(channel, found)
@@ -41,14 +33,19 @@ def all_exist(connection: Connection, objects: Objects) -> bool:
     """Return whether every exchange and queue exists, with any arguments. Checks in one pipelined burst."""
     try:
         with connection.channel() as channel:
-            for exchange in objects.exchanges:
-                channel.exchange_declare(exchange.name, exchange.type, passive=True, nowait=True)
-            for queue in objects.queues:
-                channel.queue_declare(queue.name, passive=True, nowait=True)
+            for each in (*objects.exchanges, *objects.queues):
+                _declare_passive(channel, each, nowait=True)
             synchronise(channel)
     except NotFound:
         return False
     return True
+
+
+def _declare_passive(channel: Channel, found: Exchange | Queue, *, nowait: bool) -> None:
+    if isinstance(found, Exchange):
+        channel.exchange_declare(found.name, found.type, passive=True, nowait=nowait)
+    else:
+        channel.queue_declare(found.name, passive=True, nowait=nowait)
 
 
 def ensure_queue(connection: Connection, queue: Queue, words: str = "apply") -> None:
@@ -69,11 +66,7 @@ def declare_queue(connection: Connection, queue: Queue, words: str = "apply") ->
 
 
 def delete_unused(connection: Connection, queue: Queue, lock: Channel | None = None) -> bool:
-    """Delete a queue that has no consumer and no ready message; return whether it is gone.
-
-    ``lock``: a channel that holds a lock. A quorum queue is deleted on it, as the broker does nothing on a channel from
-    which it has taken the lock.
-    """
+    """Delete a queue without consumers and messages; a quorum queue on ``lock``. Return whether it is gone."""
     began, declared = time.monotonic(), inspect_queue(connection, queue.name)
     if declared is None:
         return True
@@ -90,13 +83,6 @@ def delete_unused(connection: Connection, queue: Queue, lock: Channel | None = N
         check_held(error)
         return False
     return True
-
-
-def bind(channel: Channel, binding: Binding) -> None:
-    """Add one binding."""
-    with _explained():
-        declare_nowait(channel, binding)
-        synchronise(channel)
 
 
 def delete_exchange(channel: Channel, name: str) -> None:
@@ -136,10 +122,7 @@ def declare_nowait(channel: Channel, found: Exchange | Queue | Binding) -> None:
 
 
 def renew(channel: Channel, queue: Queue) -> None:
-    """Declare a queue that expires, which renews its lease, without waiting for the reply.
-
-    The declaration is not ``nowait``: RabbitMQ would not renew the lease (measured on 3.10.8, 4.0.5 and 4.3.6).
-    """
+    """Renew the lease of a queue by its declaration, without waiting; ``nowait`` would not (3.10, 4.0, 4.3)."""
     channel.send_method(
         spec.Queue.Declare, "BsbbbbbF", (0, queue.name, False, True, False, False, False, queue.arguments)
     )
@@ -207,30 +190,20 @@ class Drift:
 
 
 def drift(connection: Connection, objects: Objects) -> list[Drift]:
-    """Return the objects that are missing or have other arguments in the broker. Changes nothing.
-
-    Bindings cannot be listed over AMQP; the record of the applied ladder describes them.
-    """
-    found = []
-    planned: list[tuple[str, Exchange | Queue]] = [
-        *(("exchange", exchange) for exchange in objects.exchanges),
-        *(("queue", queue) for queue in objects.queues),
+    """Return the missing objects, and those with other arguments; AMQP lists no bindings. Changes nothing."""
+    planned: tuple[Exchange | Queue, ...] = (*objects.exchanges, *objects.queues)
+    return [
+        Drift("exchange" if isinstance(each, Exchange) else "queue", each.name, problem)
+        for each in planned
+        if (problem := _problem(connection, each))
     ]
-    for kind, each in planned:
-        problem = _problem(connection, each)
-        if problem:
-            found.append(Drift(kind, each.name, problem))
-    return found
 
 
 def _problem(connection: Connection, found: Exchange | Queue) -> str | None:
     exists = False
     try:
         with connection.channel() as channel:
-            if isinstance(found, Exchange):
-                channel.exchange_declare(found.name, found.type, passive=True)
-            else:
-                channel.queue_declare(found.name, passive=True)
+            _declare_passive(channel, found, nowait=False)
             exists = True
             # The queue or exchange exists, so an active declaration compares the arguments and creates nothing.
             declare_nowait(channel, found)

@@ -24,11 +24,7 @@ class UndecodableError(ValueError):
 
 @dataclass(frozen=True)
 class Call:
-    """The call in the body of a message.
-
-    ``embed`` are the embedded options of Celery's protocol 2. Messages of protocol 1 have none, but they have ``facts``
-    about the task, which protocol 2 has in the headers: ``id``, ``task`` and others.
-    """
+    """The call in a body: ``embed`` are the options of protocol 2; ``facts`` about the task are those of protocol 1."""
 
     args: list[Any]
     kwargs: dict[str, Any]
@@ -37,10 +33,7 @@ class Call:
 
 
 def decode(body: bytes, properties: Mapping[str, Any], headers: Mapping[str, Any], *, compressed: bool = True) -> Call:
-    """Return the decoded body: JSON in a text encoding, also deflated where ``compressed`` allows it.
-
-    Raises `UndecodableError`.
-    """
+    """Return the decoded body: JSON in a text encoding, deflated only if ``compressed``. Raises `UndecodableError`."""
     content_type = str(properties.get("content_type") or "")
     if content_type != "application/json":
         raise UndecodableError(content_type or "no content type")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from kombu import Connection
-
+from kombu import Connection
 
 Version = tuple[int, int, int]
 
@@ -30,35 +27,22 @@ class Capabilities:
 
     @property
     def flags_returned(self) -> bool:
-        """Classic queues flag rejected messages that return from a delay queue as redelivered.
-
-        Measured on 4.3.6, not on 4.0.5. Messages that were published into the delay queue, instead of rejected, are not
-        flagged on any version.
-        """
+        """Classic queues flag *rejected* messages from a delay queue as redelivered: on 4.3.6, not on 4.0.5."""
         return self.version >= (4, 1, 0)
 
     @property
     def sorts_quorum(self) -> bool:
-        """In quorum queues a due message waits for those with a higher priority.
-
-        Measured on 4.0.5: a message of a 3 s tier returned after 4.5 s, while others came. Not so on 3.10.8 and 4.3.6.
-        """
+        """In quorum queues a due message waits for those with a higher priority: on 4.0.5, not on 3.10.8 and 4.3.6."""
         return (4, 0, 0) <= self.version < (4, 3, 0)
 
     @property
     def holds_expired(self) -> bool:
-        """Quorum queues can keep a message that ``basic.get`` finds expired: seen on 3.10.8 and 4.0.5, not on 4.3.6.
-
-        It is dead-lettered with the next command that can deliver messages of the queue.
-        """
+        """Quorum queues can keep an expired message until the next delivery: on 3.10.8 and 4.0.5, not on 4.3.6."""
         return self.version < (4, 3, 0)
 
     @property
     def cancels_at_time_out(self) -> bool:
-        """At a consumer time-out, a quorum queue cancels the consumer; older versions close its channel.
-
-        Measured on 4.3.6, 4.0.5 and 3.10.8.
-        """
+        """At a consumer time-out, a quorum queue cancels the consumer (4.3.6); 3.10.8 and 4.0.5 close its channel."""
         return self.version >= (4, 3, 0)
 
     @property

@@ -23,28 +23,19 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import amqp
 from amqp import spec
+from kombu import Connection
+from kombu.utils.encoding import str_to_bytes
 
 from ..commands import command
-from ..exceptions import (
-    NackedError,
-    OutcomeUnknownError,
-    PublishError,
-    RefusedError,
-    UnroutableError,
-    UnsendableError,
-)
+from ..exceptions import NackedError, OutcomeUnknownError, PublishError, RefusedError, UnroutableError, UnsendableError
 from ..names import MAX_NAME_BYTES
 from .apply import declare_nowait, renew
+from .objects import Objects
 from .route import Route
-
-if TYPE_CHECKING:
-    from kombu import Connection
-
-    from .objects import Objects
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +49,7 @@ _FRAME_OVERHEAD = 64
 
 
 def encoded_properties(message: amqp.Message, exchange: str, routing_key: str, frame_max: int) -> bytes:
-    """Return the properties of a message, whose headers may be of another producer.
-
-    Raises `UnsendableError` where AMQP cannot carry them, or one of the names.
-    """
+    """Return the properties of a message. Raises `UnsendableError` if AMQP cannot carry them, or one of the names."""
     where = exchange or routing_key
     for name in (exchange, routing_key):
         size = len(name.encode("utf-8", "surrogatepass"))
@@ -96,13 +84,6 @@ def refusal(where: str, error: amqp.AMQPError) -> RefusedError:
     return RefusedError(text)
 
 
-def lease_error(route: Route, published_at: float) -> OutcomeUnknownError | None:
-    """Return an error where a confirm is too late for a message published at ``published_at`` (monotonic, s)."""
-    if route.leased and (time.monotonic() - published_at) * 1000 > route.lease_ms:
-        return OutcomeUnknownError(f"The confirm for {route.where!r} arrived when that queue may have expired.")
-    return None
-
-
 @dataclass
 class _Pending:
     number: int
@@ -114,20 +95,22 @@ class _Pending:
     sent_at: float = 0.0
 
     def is_about(self, message: amqp.Message, exchange: str, routing_key: str) -> bool:
-        """Return whether ``message``, returned by the broker, is this message."""
         return (
             not self.returned
             and (self.route.exchange, self.route.routing_key) == (exchange, routing_key)
             and self.message.properties.get("correlation_id") == message.properties.get("correlation_id")
-            and _bytes(self.message.body) == _bytes(message.body)
+            and str_to_bytes(self.message.body) == str_to_bytes(message.body)
         )
 
     @property
     def error(self) -> PublishError | None:
-        """The error of a confirmed message; None where there is none."""
         if self.returned:
             return UnroutableError(f"No queue takes messages for {self.route.where!r}: run `{command('apply')}`.")
-        return lease_error(self.route, self.sent_at)
+        if self.route.leased and (time.monotonic() - self.sent_at) * 1000 > self.route.lease_ms:
+            return OutcomeUnknownError(
+                f"The confirm for {self.route.where!r} arrived when that queue may have expired."
+            )
+        return None
 
 
 class ChannelEndedError(amqp.RecoverableConnectionError):
@@ -135,10 +118,7 @@ class ChannelEndedError(amqp.RecoverableConnectionError):
 
 
 def end_with_channel(connection: Connection, channel: amqp.Channel) -> None:
-    """Make the connection end, with a `ChannelEndedError`, when the broker closes this channel.
-
-    py-amqp would open it again, without its confirms and deliveries, and raise an error that ends a worker.
-    """
+    """End the connection with a `ChannelEndedError` when the broker closes this channel; py-amqp would reopen it."""
 
     def on_close(code: int, text: str, class_id: int, method_id: int) -> None:
         # Callbacks of a pool may swallow the error: the event loop notices the closed socket in any case.
@@ -160,10 +140,7 @@ def confirming_channel(connection: Connection) -> amqp.Channel:
 
 
 def publisher_on(channel: amqp.Channel) -> ConfirmingPublisher:
-    """Return the publisher of a channel on which nobody has published with confirm before. Blocks.
-
-    Other publishes on this channel go through it, too: it counts them, as the broker does.
-    """
+    """Return the publisher of a channel; all publishes go through it, as the broker counts all of them. Blocks."""
     given: Any = channel
     made = getattr(given.basic_publish, "__self__", None)
     if not isinstance(made, ConfirmingPublisher):
@@ -227,10 +204,7 @@ class ConfirmingPublisher:
         *,
         declares: Callable[[], Objects] | None = None,
     ) -> None:
-        """Publish ``message`` along ``route``, whose objects exist; declare those that ``declares`` returns first.
-
-        They are declared once per channel, without waiting for the reply; a refusal closes the channel.
-        """
+        """Publish along ``route``, whose objects exist; before, once per channel, declare what ``declares`` returns."""
         self._accepted += 1
         self._outbox.append(_Pending(self._accepted, message, route, done, declares))
         self.flush()
@@ -292,7 +266,7 @@ class ConfirmingPublisher:
             self.send(msg, self._next)
         else:
             self._heed_reopening()
-            self.publish(msg, Route(exchange, routing_key, mandatory=mandatory), _ignore)
+            self.publish(msg, Route(exchange, routing_key, mandatory=mandatory), lambda _error: None)
 
     def flush(self) -> None:
         """Write waiting publishes while ``may_write`` allows it."""
@@ -326,8 +300,8 @@ class ConfirmingPublisher:
         message._serialize_properties = lambda: properties  # py-amqp would encode them once more
         try:
             # The instance's method is this publisher's, or waits for the confirm where the app has set it so.
-            channel: Any = self._channel
-            type(channel).basic_publish(channel, message, route.exchange, route.routing_key, route.mandatory)
+            publish = type(self._channel).basic_publish
+            publish(self._channel, message, route.exchange, route.routing_key, route.mandatory)
         finally:
             del message._serialize_properties
 
@@ -391,11 +365,3 @@ class ConfirmingPublisher:
     def _settled(self, delivery_tag: int, multiple: bool) -> list[_Pending]:
         tags = [tag for tag in self._pending if tag <= delivery_tag] if multiple else [delivery_tag]
         return [self._pending.pop(tag) for tag in tags if tag in self._pending]
-
-
-def _ignore(_error: PublishError | None) -> None:
-    """Take the answer to a message that somebody else has published on the channel."""
-
-
-def _bytes(body: str | bytes) -> bytes:
-    return body.encode() if isinstance(body, str) else bytes(body)

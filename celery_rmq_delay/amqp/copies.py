@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import amqp
 from amqp import spec
 from kombu.compression import compress
+from kombu.message import Message as ReceivedMessage
 
 from .. import headers as h
 from .capabilities import Capabilities
-
-if TYPE_CHECKING:
-    from kombu.message import Message as ReceivedMessage
-
-    from .route import Route
-
+from .route import Route
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +33,7 @@ class _Copy(amqp.Message):  # type: ignore[misc]  # its stubs have no type for i
 
 
 def copy_of(message: ReceivedMessage, headers: dict[str, Any]) -> amqp.Message:
-    """Return a message with the body bytes and properties of a received one, and the given headers.
-
-    Headers that would route it to other queues are left out, and so is the user id, as only that user may publish with
-    it. The priority that was removed for a delay queue is restored.
-    """
+    """Return a copy of a received message, with its priority, and these headers but for those of routing."""
     properties = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
     if priority := h.priority(message.headers or {}):
         properties["priority"] = priority
@@ -70,10 +62,7 @@ def parked_copy(message: ReceivedMessage, headers: dict[str, Any], route: Route,
 
 
 def nack_log_error(message: ReceivedMessage, errors: tuple[type[BaseException], ...]) -> None:
-    """Requeue a message with ``basic.nack``, as kombu's ``reject_log_error`` does with ``basic.reject``.
-
-    Quorum queues of RabbitMQ 4.3 count a reject as a failed delivery, a nack not.
-    """
+    """Requeue with ``basic.nack``: quorum queues of 4.3 count a ``basic.reject`` as a failed delivery."""
     try:
         # py-amqp has no method for it: delivery tag, multiple, requeue.
         message.channel.send_method(spec.Basic.Nack, "Lbb", (message.delivery_tag, False, True))

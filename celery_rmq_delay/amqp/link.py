@@ -22,8 +22,28 @@ import amqp
 from amqp import method_framing
 from kombu import Connection
 
-from .backoff import STABLE, Backoff
 from .connections import keeps_waiting
+
+#: Seconds after which a connection counts as stable, and the next pause is the first one again.
+STABLE = 30.0
+
+
+class Backoff:
+    """Pauses that double, from ``first`` to ``longest`` seconds."""
+
+    def __init__(self, first: float = 1.0, longest: float = 30.0) -> None:
+        self._first, self._longest = first, longest
+        self._next = first
+
+    def pause(self) -> float:
+        """Return the seconds to wait before the next attempt."""
+        found, self._next = self._next, min(2 * self._next, self._longest)
+        return found
+
+    def reset(self) -> None:
+        """Start with the first pause again."""
+        self._next = self._first
+
 
 #: Bytes per send call, and per read of `Link.receive`.
 CHUNK = 64 * 1024
@@ -51,7 +71,6 @@ class _Writer:
         self.blocks = True
 
     def write(self, data: bytes) -> None:
-        """Send or buffer ``data``."""
         if self.blocks:
             self._transport.write(data)
         else:
@@ -59,7 +78,6 @@ class _Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Send as much buffered data as possible without waiting."""
         try:
             while self.unsent:
                 with self._transport.having_timeout(0) as sock:

@@ -6,15 +6,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = [
-    "UNLIMITED_DELIVERIES",
-    "Arguments",
-    "Binding",
-    "Exchange",
-    "Objects",
-    "Queue",
-    "arguments",
-]
+__all__ = ["UNLIMITED_DELIVERIES", "Arguments", "Binding", "Exchange", "Objects", "Queue", "arguments"]
 
 Arguments = tuple[tuple[str, Any], ...]
 

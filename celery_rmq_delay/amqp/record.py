@@ -20,10 +20,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import amqp
 from amqp.exceptions import ConsumerCancelled, InternalError, NotFound, PreconditionFailed
+from kombu import Connection
 
 from ..exceptions import (
     BrokerBlockedError,
@@ -36,14 +37,11 @@ from ..exceptions import (
 )
 from ..names import moving
 from . import apply
-from .apply import declare, is_timed_out, lock_lost, ready_counts, synchronise
+from .apply import declare, inspect_queue, is_timed_out, lock_lost, synchronise
 from .capabilities import capabilities
 from .confirms import CONFIRM_TIMEOUT, publisher_on
 from .objects import Binding, Objects, Queue
 from .route import Route
-
-if TYPE_CHECKING:
-    from kombu import Connection
 
 #: The arguments of a record's queue. An `exclusive` consumer does not suffice: quorum queues allow several of them at a
 #: time (measured on 3.10, 4.0 and 4.3).
@@ -62,10 +60,7 @@ _START_OVER = 2.0
 
 
 class Record:
-    """The value under the lock. ``value`` is None where nothing was ever saved.
-
-    ``moving``: another queue may have a copy of the value; `save` stores this mark, too.
-    """
+    """The value under the lock, None if nothing was saved. ``moving``: another queue may have a copy of the value."""
 
     def __init__(self, channel: amqp.Channel, queue: str, received: list[amqp.Message], cancelled: list[str]) -> None:
         self._channel, self._queue, self._received, self._cancelled = channel, queue, received, cancelled
@@ -82,11 +77,7 @@ class Record:
             raise lock_lost()
 
     def save(self, value: dict[str, Any]) -> None:
-        """Replace the value: the broker confirms the new one before the old one is removed.
-
-        Raises `LockLostError`. The value that a process saves at the moment in which it loses the lock is not newer
-        than what the next holder saves.
-        """
+        """Replace the value; the broker confirms it before the old one is removed. Raises `LockLostError`."""
         self.check()
         self._generation += 1
         self.value = value
@@ -98,10 +89,6 @@ class Record:
     def declare(self, objects: Objects) -> None:
         """Declare objects, as `apply.declare` does. Raises `LockLostError`, like each change under the lock."""
         apply.declare(self._held(), objects)
-
-    def bind(self, binding: Binding) -> None:
-        """Add one binding."""
-        apply.bind(self._held(), binding)
 
     def unbind(self, *bindings: Binding) -> None:
         """Remove bindings, if they exist."""
@@ -207,7 +194,6 @@ class _Lock:
         self._on_blocked: Any = None
 
     def acquire(self, *, create: bool) -> Record:
-        """Wait for the lock; start over where the queue is deleted meanwhile."""
         self._is_classic = self.queue.arguments.get("x-queue-type") != "quorum"  # unless it has not the planned type
         while (gone := self._try(create)) is not None:
             self.release()
@@ -220,10 +206,7 @@ class _Lock:
         return Record(self.channel, self.queue.name, self._received, self._cancelled)
 
     def _try(self, create: bool) -> Exception | None:
-        """Wait for the lock; return the error of a queue that is being created or replaced, and cannot be used yet.
-
-        RabbitMQ 3.10 and 4.0 close the connection (`InternalError`) on a quorum queue that another client is creating.
-        """
+        """Wait for the lock; return the error of a queue that is created (before 4.3 `InternalError`) or replaced."""
         try:
             self._consume(create)
             self._wait_until_active()
@@ -242,21 +225,14 @@ class _Lock:
             self._opened.on_blocked = self._on_blocked
 
     def _heed_alarms(self) -> None:
-        """Raise `BrokerBlockedError` as soon as the broker blocks the connection.
-
-        It sends ``connection.blocked`` at the first publish in an alarm. A confirm would arrive after the alarm.
-        """
+        """Raise `BrokerBlockedError` as soon as the broker blocks the connection: no confirm comes in an alarm."""
         opened: Any = self.channel.connection
         if opened is not self._opened:
             self._opened, self._on_blocked = opened, opened.on_blocked
             opened.on_blocked = _refuse
 
     def _probe(self) -> None:
-        """Publish to no queue, before the record is consumed.
-
-        A broker with an alarm does not notice the end of a connection that it does not read: a consumer on it would
-        hold the record until the end of the alarm.
-        """
+        """Publish to no queue: in an alarm, a consumer on a connection that ends would hold the record further."""
         nowhere = Route("", f"{self.queue.name}.probe", mandatory=False)
         publisher_on(self.channel).send(amqp.Message(), nowhere)
 
@@ -292,11 +268,7 @@ class _Lock:
         return {_TIME_OUT: _NEVER_MS} if cancels else {}
 
     def _wait_until_active(self) -> None:
-        """Wait for a marker from this process that only this process has received: then all earlier messages are here.
-
-        A marker that another process held meanwhile is flagged as redelivered, and may arrive before the value that its
-        holder saved.
-        """
+        """Wait for a marker that only this process has received: then the value of the last holder is here, too."""
         expiration = str(round(self.timeout * 1000) + _MARKER_REST)
         while True:
             name = uuid.uuid4().hex
@@ -345,8 +317,7 @@ def _is_record(message: amqp.Message) -> bool:
 
 
 def _read(message: amqp.Message) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(message.body)
-    return data
+    return cast("dict[str, Any]", json.loads(message.body))
 
 
 def _newest(received: list[amqp.Message]) -> dict[str, Any]:
@@ -355,14 +326,10 @@ def _newest(received: list[amqp.Message]) -> dict[str, Any]:
 
 
 def read_record(connection: Connection, queue: Queue, timeout: float = 5.0) -> dict[str, Any] | None:
-    """Return the value; None where nothing was saved. Creates nothing.
-
-    Holds the lock for a moment, because a record that another process has fetched is hidden from its holder. Raises
-    `LockTimeoutError` after ``timeout`` seconds.
-    """
+    """Return the value, or None; creates nothing. Takes the lock for a moment, or raises `LockTimeoutError`."""
     copy, deadline = _copy_of(queue), time.monotonic() + timeout
     # The first queue is checked again at the end: the value may have moved back to it meanwhile.
-    while any(_exists(connection, place) for place in (queue, copy, queue)) and time.monotonic() < deadline:
+    while any(inspect_queue(connection, each.name) for each in (queue, copy, queue)) and time.monotonic() < deadline:
         with suppress(RecordGoneError), locked_record(connection, queue, timeout, create=False) as (_, record):
             return record.value or _read_copy(connection, copy, timeout)
         if (value := _read_copy(connection, copy, timeout)) is not None:
@@ -371,24 +338,16 @@ def read_record(connection: Connection, queue: Queue, timeout: float = 5.0) -> d
 
 
 def _read_copy(connection: Connection, copy: Queue, timeout: float) -> dict[str, Any] | None:
-    if not _exists(connection, copy):
+    if inspect_queue(connection, copy.name) is None:
         return None
     with suppress(RecordGoneError), locked_record(connection, copy, timeout, create=False) as (_, record):
         return record.value
     return None
 
 
-def _exists(connection: Connection, queue: Queue) -> bool:
-    return ready_counts(connection, [queue.name])[queue.name] is not None
-
-
 def read_record_without_publishing(connection: Connection, queue: Queue, timeout: float = 2.0) -> dict[str, Any] | None:
-    """Return a saved value; None where none arrives within ``timeout`` seconds. Publishes nothing.
-
-    For a broker that blocks publishers, where `read_record` raises `BrokerBlockedError`. If a process crashed while it
-    saved a value, this may return the value before the last one.
-    """
-    if not _exists(connection, queue):
+    """Return a saved value, after a crash the one before the last, or None. Publishes nothing: it works in an alarm."""
+    if inspect_queue(connection, queue.name) is None:
         return None
     deadline = time.monotonic() + timeout
     received: list[amqp.Message] = []
@@ -400,5 +359,4 @@ def read_record_without_publishing(connection: Connection, queue: Queue, timeout
                 connection.drain_events(timeout=left)
     finally:
         channel.close()
-    value: dict[str, Any] | None = _newest(received)["value"]
-    return value
+    return cast("dict[str, Any] | None", _newest(received)["value"])

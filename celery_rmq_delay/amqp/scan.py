@@ -12,21 +12,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import amqp
 from amqp.exceptions import AccessRefused, ChannelError, NotFound
+from kombu import Connection
+from kombu.message import Message
 
 from ..commands import command
 from ..exceptions import OutcomeUnknownError, TopologyError
-from .apply import ready_counts
+from .apply import inspect_queue
 from .capabilities import Capabilities, capabilities
 from .confirms import end_with_channel, publisher_on, refusal
 from .route import Route
-
-if TYPE_CHECKING:
-    import amqp
-    from kombu import Connection
-    from kombu.message import Message
 
 #: The default for the number of messages of one queue that a scan reads.
 SCAN_LIMIT = 100_000
@@ -45,11 +43,7 @@ _DELIVERY_TIMEOUT = 1.0
 
 
 def inspection_leaves_no_trace(broker: Capabilities) -> bool:
-    """Return whether a parked message returns unchanged after an inspection.
-
-    Otherwise it is flagged as redelivered, as if it had been in a worker that died: measured on RabbitMQ 4.3.6, on
-    classic and quorum queues; on neither of 3.10.8 and 4.0.5.
-    """
+    """Return whether a parked message returns from an inspection without a flag (3.10.8, 4.0.5; not 4.3.6)."""
     return not broker.flags_returned
 
 
@@ -88,7 +82,9 @@ class Scan:
         there, self.shared = found.message_count, bool(found.consumer_count)
         ran_empty = not there
         if there and self._is_delay_queue:
-            self._guard_queue()
+            # Consume one message at a time, so that the queue is not pruned as empty while this scan holds all.
+            self._channel.basic_qos(0, 1, False)
+            self._guard = self._channel.basic_consume(self._queue, callback=self._on_delivered)
         # Later messages are ignored: a task that is sent back may fail and return while the scan goes on.
         for _ in range(min(there, self._most)):
             raw = self._next()
@@ -102,34 +98,26 @@ class Scan:
         if ran_empty and self._releases:
             self.synchronise()  # see `Capabilities.holds_expired`
 
-    def _guard_queue(self) -> None:
-        """Consume one message at a time, so that the queue is not pruned as empty while this scan holds all."""
-        self._channel.basic_qos(0, 1, False)
-        self._guard = self._channel.basic_consume(self._queue, callback=self._on_delivered)
-
     def _on_delivered(self, raw: amqp.Message) -> None:
         self._guarded = raw.delivery_tag
         self._on_taken(raw)
 
     def _on_taken(self, raw: amqp.Message) -> None:
-        self._hold(raw)
+        self._held[raw.delivery_tag] = None
         self._delivered.append(raw)
-
-    def _wait_for_delivery(self) -> None:
-        deadline = time.monotonic() + _DELIVERY_TIMEOUT
-        with suppress(TimeoutError):
-            while not self._delivered and (left := deadline - time.monotonic()) > 0:
-                self._connection.drain_events(timeout=left)
 
     def _next(self) -> amqp.Message | None:
         """Return the next message: from the consumer where it holds none, as its next is the oldest; else by a get."""
         if self._guard and self._guarded is None:
-            self._wait_for_delivery()
+            deadline = time.monotonic() + _DELIVERY_TIMEOUT
+            with suppress(TimeoutError):
+                while not self._delivered and (left := deadline - time.monotonic()) > 0:
+                    self._connection.drain_events(timeout=left)
         if self._delivered:
             return self._delivered.popleft()
         raw = self._channel.basic_get(self._queue)
         if raw is not None:
-            self._hold(raw)
+            self._held[raw.delivery_tag] = None
         return raw
 
     def move(self, message: Message, copy: amqp.Message, exchange: str, routing_key: str) -> None:
@@ -156,19 +144,15 @@ class Scan:
     def bind(self, queue: str, exchange: str, key: str) -> bool:
         """Bind a queue once, if the user may; return whether the queue exists."""
         if (queue, key) not in self._bound:
-            self._bound[queue, key] = self._bind(queue, exchange, key)
+            try:
+                with self._connection.channel() as channel:
+                    channel.queue_bind(queue, exchange, key)
+                self._bound[queue, key] = True
+            except NotFound:
+                self._bound[queue, key] = False
+            except AccessRefused:  # workers bind it when they start
+                self._bound[queue, key] = inspect_queue(self._connection, queue) is not None
         return self._bound[queue, key]
-
-    def _bind(self, queue: str, exchange: str, key: str) -> bool:
-        channel: Any = self._connection.channel()
-        try:
-            channel.queue_bind(queue, exchange, key)
-        except NotFound:
-            return False
-        except AccessRefused:  # workers bind it when they start
-            return ready_counts(self._connection, [queue])[queue] is not None
-        channel.close()
-        return True
 
     def remove(self, message: Message) -> None:
         """Ack ``message``, which removes it from the queue."""
@@ -176,10 +160,7 @@ class Scan:
         self._ack(message)
 
     def _check_held(self) -> None:
-        """Read all that the broker has sent so far, which raises an error where it has taken the messages back.
-
-        A process that had to wait, or was stopped, would move messages that others have by now.
-        """
+        """Read what the broker has sent: an error, if it took the messages back, which others may have by now."""
         with suppress(TimeoutError):
             while True:
                 self._connection.drain_events(timeout=0)
@@ -203,12 +184,6 @@ class Scan:
         requeue(self._channel, self._queue, sorted(self._held), patience=patience)
         self._held.clear()
 
-    def _hold(self, raw: amqp.Message) -> None:
-        self._held[raw.delivery_tag] = None
-
-    def _ready(self) -> int:
-        return _ready(self._channel, self._queue)
-
     def close(self) -> None:
         """Close the channels, which requeues messages that are still held, on quorum queues in any order."""
         if self._channel.is_open:  # else the connection has ended
@@ -222,10 +197,7 @@ class Scan:
 
 
 def requeue(channel: Any, queue: str, delivery_tags: Iterable[int], *, patience: float = _NOT_ALONE) -> None:
-    """Requeue messages of ``queue`` to their places; ``delivery_tags`` are in the order of delivery.
-
-    Waits until they are ready: up to 50 ms for each burst, and ``patience`` seconds in total beyond that.
-    """
+    """Requeue messages to their places, in their order; wait for each burst 50 ms, and ``patience`` s in total."""
     held = list(delivery_tags)
     for start in range(0, len(held), _BURST):
         burst = held[start : start + _BURST]

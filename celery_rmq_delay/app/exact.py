@@ -10,24 +10,23 @@ import time
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
+
+import amqp
+from kombu import Connection
 
 from ..amqp import apply
 from ..amqp.objects import Binding, Exchange, Queue
 from ..amqp.route import Route
-from ..exceptions import TopologyError
+from ..durations import format_ms
+from ..exceptions import DelayError, TopologyError
+from ..ladders import QueueType
+from ..settings.values import Settings
 from ..topology.common import managed_queue_arguments
-from ..topology.exact.base import Options, Topology, check_longest
-from ..topology.exact.loop import Loop
+from ..topology.exact.alternatives import Loop
+from ..topology.exact.base import Options, Topology
 from ..topology.exact.registry import make
-
-if TYPE_CHECKING:
-    import amqp
-    from kombu import Connection
-
-    from ..ladders import QueueType
-    from ..settings.values import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +38,6 @@ RELIED_ON = 60.0
 
 @dataclass
 class _Known:
-    """The state of the broker behind one connection."""
-
     chosen: Topology | None = None
     declared: set[Exchange | Queue | Binding] = field(default_factory=set)
     prepared: set[Hashable] = field(default_factory=set)
@@ -49,7 +46,6 @@ class _Known:
 
 
 def _broker(connection: Connection, opened: amqp.Connection) -> Hashable:
-    """Return what identifies the broker behind an open connection."""
     node: Any = opened  # the stubs lack what the broker reports
     reported = [node.server_properties.get(name) for name in ("cluster_name", "version")]
     return connection.hostname, connection.port, connection.virtual_host, *reported
@@ -92,23 +88,16 @@ class ExactDelays:
         #: Whether a missing consumer has not been logged yet; checked with every publish.
         self._warns = any(topology.consumed for topology in self.topologies)
 
-    def renew_after_fork(self) -> None:
-        """Forget what a thread of the parent process may have been changing, and the lock that it may have held."""
-        self._lock, self._known, self._newest = threading.RLock(), WeakKeyDictionary(), {}
-
     def _of(self, connection: Connection) -> _Known:
         opened = _opened(connection)
         known = self._known.get(opened)
         if known is None:
             broker = _broker(connection, opened)
-            known = self._newest[broker] = self._known.setdefault(opened, self._after(self._newest.get(broker)))
+            known, newest = _Known(), self._newest.get(broker)
+            if newest is not None and time.monotonic() - newest.since <= RELIED_ON:
+                known = _Known(newest.chosen, newest.declared & self._noticed, since=newest.since)
+            known = self._newest[broker] = self._known.setdefault(opened, known)
         return known
-
-    def _after(self, newest: _Known | None) -> _Known:
-        """Return what a new connection need not check, after the newest one to the same broker."""
-        if newest is None or time.monotonic() - newest.since > RELIED_ON:
-            return _Known()
-        return _Known(newest.chosen, newest.declared & self._noticed, since=newest.since)
 
     @cached_property
     def _noticed(self) -> frozenset[Exchange | Queue | Binding]:
@@ -116,11 +105,7 @@ class ExactDelays:
         return frozenset(each for topology in self.topologies if topology.holding() for each in topology.frame())
 
     def topology(self, connection: Connection) -> Topology:
-        """Return the first topology that the connected broker supports.
-
-        The broker is checked once per connection; once a minute where each call has a connection of its own. Raises
-        `TopologyError` where it supports none.
-        """
+        """Return the first topology that the broker supports, checked once a connection. Raises `TopologyError`."""
         known = self._of(connection)
         if known.chosen is None:
             known.chosen = self._choose(connection)
@@ -139,10 +124,7 @@ class ExactDelays:
         return last
 
     def route(self, connection: Connection, delay_ms: int, queue: str, what: str, found: object) -> Route:
-        """Return the route of a message to ``queue``, which is direct for a delay of 0.
-
-        Raises `DelayError`, which names ``what`` and ``found``, for a delay that is too long.
-        """
+        """Return the route of a message to ``queue``, direct for 0 ms. Raises `DelayError` for a delay too long."""
         if not delay_ms:
             return Route(exchange="", routing_key=queue)
         return self.along(self.topology(connection), delay_ms, queue, what, found)
@@ -157,7 +139,12 @@ class ExactDelays:
     def check(self, delay_ms: int, what: str, found: object) -> None:
         """Raise `DelayError` for a delay that one of the settings' topologies cannot hold."""
         for topology in self.topologies:
-            check_longest(delay_ms, topology, what, found)
+            if delay_ms > topology.max_ms:
+                hint = (
+                    f"The longest delay of {topology.name!r} with a unit of {format_ms(topology.unit_ms)} is "
+                    f"{format_ms(topology.max_ms)}: use a shorter one, or a larger exact_unit."
+                )
+                raise DelayError(what, found, hint)
 
     @property
     def longest_ms(self) -> int:
@@ -173,23 +160,16 @@ class ExactDelays:
             return
         self._warns = False
         if apply.unconsumed(connection, topology.consumed) is not None:
-            logger.warning(
-                "exact_delays is %r, and no worker consumes %s: delayed messages stay there until one starts.",
-                topology.name,
-                topology.consumed,
-            )
+            text = "exact_delays is %r, and no worker consumes %s: delayed messages stay there until one starts."
+            logger.warning(text, topology.name, topology.consumed)
 
     def prepare(self, connection: Connection, route: Route) -> None:
-        """Declare the objects of a route the first time it is used on this connection. Blocks then.
-
-        The queue that the route leads to has to exist. With ``apply_on_start=False`` all objects have to.
-        """
+        """Declare the objects of a route, whose queue exists, at its first use on this connection. Blocks then."""
         if not self.settings.apply_on_start or (route.key is not None and route.key in self._of(connection).prepared):
             return
         self._declare(connection, route)
 
     def _declare(self, connection: Connection, route: Route) -> None:
-        """Declare the objects of a route that were not declared on this connection yet."""
         with self._lock:
             known = self._of(connection)
             missing = route.objects.without(known.declared)
@@ -230,10 +210,7 @@ class ExactDelays:
         return False
 
     def declare(self, connection: Connection, *, unused: bool = False) -> None:
-        """Declare the objects that all queues share, of every topology in use; with ``unused`` also if it is not.
-
-        Restores deleted ones at a worker's start. Blocks.
-        """
+        """Declare the objects that all queues share, of topologies in use; with ``unused`` of each. Blocks."""
         self.forget(connection)  # it may be another broker, or one that has lost its objects
         chosen = self.topology(connection)
         for topology in self.topologies:
@@ -246,9 +223,10 @@ class ExactDelays:
         self._declare(connection, Route("", "", objects=self.topology(connection).arrival(queue)))
 
 
-def _renew_all() -> None:
+def _renew_after_fork() -> None:
+    """Forget what threads of the parent process may have been changing, and the locks that they may have held."""
     for each in _EVERY:
-        each.renew_after_fork()
+        each._lock, each._known, each._newest = threading.RLock(), WeakKeyDictionary(), {}
 
 
-os.register_at_fork(after_in_child=_renew_all)
+os.register_at_fork(after_in_child=_renew_after_fork)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from kombu import Connection
 
 from ..amqp.apply import ready_counts
 from ..amqp.capabilities import capabilities
-from ..amqp.connections import shorten_waits
-from ..amqp.frames import tolerate
+from ..amqp.connections import shorten_waits, tolerant
 from ..amqp.record import read_record
 from ..exceptions import RmqDelayError, TransportError
 from ..stopping import shorten_at_stop
-from ..topology.transition import Applied, unrecorded
-
-if TYPE_CHECKING:
-    from kombu import Connection
-
-    from ..topology.ladder import LadderPlan
-    from .state import AppState
+from ..topology.applied import Applied
+from ..topology.ladder import LadderPlan
+from ..topology.transition import unrecorded
+from .state import AppState
 
 
 def origin_queues(delay: AppState, only: Iterable[str] = (), connection: Connection | None = None) -> list[str]:
@@ -49,17 +46,13 @@ def origin_queues(delay: AppState, only: Iterable[str] = (), connection: Connect
 
 
 def plans(connection: Connection, delay: AppState, only: Iterable[str] = ()) -> list[LadderPlan]:
-    """Return the plans of the app's origin queues for the connected broker.
-
-    Raises `TransportError` where it is not an AMQP broker.
-    """
+    """Return the plans of the app's origin queues. Raises `TransportError` if the broker is not an AMQP broker."""
     require_amqp(connection)
     routing = capabilities(connection).reports_death_reason
     return [delay.plan(name, reason_routing=routing) for name in origin_queues(delay, only, connection)]
 
 
 def _refuse_missing(connection: Connection, names: list[str], known: list[str]) -> None:
-    """Raise `RmqDelayError` for the first of ``names`` that does not exist in the broker."""
     for name, count in ready_counts(connection, names).items():
         if count is None:
             raise RmqDelayError(
@@ -78,7 +71,7 @@ def applied(connection: Connection, plan: LadderPlan) -> Applied:
 def connect(connection: Connection) -> None:
     """Connect to one of the given brokers, with at most two tries each: commands do not wait for a broker."""
     require_amqp(connection)
-    tolerate(connection)
+    connection.transport_options = tolerant(connection.transport_options)
     hosts = len(connection.alt or [""])
     # The stubs want whole seconds, kombu takes any.
     connection.ensure_connection(max_retries=2 * hosts - 1, interval_start=0.1, interval_step=0.1)  # type: ignore[arg-type]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amqp import Channel as AMQPChannel
 from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionFailed
+from celery import Celery
 from celery.app.amqp import Queues
+from kombu import Connection
 from kombu.entity import Queue
 
 from ..amqp.apply import check_limit, inspect_queue
@@ -16,15 +18,9 @@ from ..amqp.connections import beside
 from ..amqp.record import read_record
 from ..commands import command
 from ..exceptions import TopologyError
+from ..topology.applied import Applied
 from ..topology.common import origin_arguments
-from ..topology.transition import Applied
-
-if TYPE_CHECKING:
-    from celery import Celery
-    from kombu import Connection
-
-    from ..ladders import QueueType
-    from .state import AppState
+from .state import AppState
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +38,7 @@ _HAS = re.compile(
 
 
 class OriginQueue(Queue):
-    """A queue of the app whose rejected messages advance through a ladder.
-
-    A declaration cannot add the dead-letter exchange to an existing queue. The queue is then used as it is, and its
-    retries are forwarded instead of rejected.
-    """
+    """A queue whose rejected messages advance through a ladder; an existing one with other arguments forwards them."""
 
     delay: AppState | None = None
     no_declare: bool | None
@@ -87,10 +79,7 @@ class OriginQueue(Queue):
         return declared
 
     def compare(self, connection: Connection) -> None:
-        """Find out whether a queue that the app does not declare (``no_declare``) rejects into its ladder. Blocks.
-
-        Does not create the queue. With ``strict``, raises `TopologyError` where it does not reject into its ladder.
-        """
+        """Find out whether a queue with ``no_declare`` rejects into its ladder; if ``strict``, raise if not. Blocks."""
         delay = self.delay
         if (
             not self.no_declare
@@ -109,8 +98,9 @@ class OriginQueue(Queue):
         except PreconditionFailed as error:
             check_limit(error)
             self._found_differing(delay, error, channel.connection.client)
-            if kind := self._find_type(channel):
-                delay.differing_type[self.name] = kind
+            is_quorum = has_argument(channel.connection, self.name, "x-queue-type", "quorum")
+            if is_quorum is not None:
+                delay.differing_type[self.name] = "quorum" if is_quorum else "classic"
         except AccessRefused as error:
             if not self.no_declare:
                 raise
@@ -135,13 +125,7 @@ class OriginQueue(Queue):
         delay.differing.add(self.name)
         logger.warning(text)
 
-    def _find_type(self, channel: Any) -> QueueType | None:
-        """Return the type of a queue, derived from the broker's refusals; None where that is not possible."""
-        is_quorum = has_argument(channel.connection, self.name, "x-queue-type", "quorum")
-        return None if is_quorum is None else "quorum" if is_quorum else "classic"
-
     def _declare_passive(self, channel: Any) -> Any:
-        """Declare the queue passively, with any arguments. Raises `NotFound` where it does not exist."""
         with channel.connection.channel() as probe:
             return super().queue_declare(passive=True, channel=probe)
 
@@ -207,8 +191,3 @@ def compare(app: Celery, name: str, connection: Connection) -> None:
     queue = app.amqp.queues.get(name)
     if isinstance(queue, OriginQueue):
         queue.compare(connection)
-
-
-def queues_class(delay: AppState) -> type[OriginQueues]:
-    """Return the class of queue maps that an app with ``delay`` uses."""
-    return type("OriginQueues", (OriginQueues,), {"delay": delay})

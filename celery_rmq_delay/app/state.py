@@ -14,11 +14,11 @@ from kombu.common import Broadcast
 from kombu.entity import Queue as KombuQueue
 from kombu.utils.imports import symbol_by_name
 
-from ..commands import add_app
 from ..exceptions import RmqDelayError, SettingsError
 from ..ladders import Ladder, QueueType
 from ..names import delay_queue
 from ..settings.values import NOT_SET, Settings, check_max_retries, check_queue_name
+from ..topology.applied import Adoption
 from ..topology.ladder import LadderPlan
 from ..topology.native_retry import NativeRetry
 from .exact import ExactDelays
@@ -26,16 +26,19 @@ from .exact import ExactDelays
 if TYPE_CHECKING:
     from celery import Task
 
-    from ..topology.adoption import Adoption
 
 logger = logging.getLogger(__name__)
 
-_ATTRIBUTE = "_rmq_delay"
-
+#: The attribute of an app that holds its state.
+ATTRIBUTE = "_rmq_delay"
 #: A quorum queue drops or dead-letters messages at its delivery limit (20 by default), and RabbitMQ 4.3 counts our
 #: rejections: a message is published again before it reaches the limit.
 _DELIVERY_LIMIT = 20
 
+_FUNCTIONS = (
+    "task_routes has functions, which name a queue only for a call: tasks that reach one count as routed to any queue. "
+    "A queue that only a function names is known if task_queues or %s.queues has it."
+)
 _SETTLED = "A failed task's message is parked or exhausted, and acked when RabbitMQ has it there"
 _COUNTED = "A lost process is a failed attempt, and the message waits for its next tier"
 _BOTH = "A worker parks a failed task's message with the package's own request and strategy"
@@ -157,10 +160,7 @@ class AppState:
         return (known or self.queue_type(queue)) == "quorum"
 
     def queue_type(self, name: str, queue: KombuQueue | None = None) -> QueueType:
-        """Return the type that an origin queue is declared with, which is that of its delay queues.
-
-        An existing queue can have another type: see `is_quorum`. ``queue``: for a queue that is not in the app yet.
-        """
+        """Return the declared type of an origin queue and its delay queues; an existing one may differ: `is_quorum`."""
         queue = queue or self.app.amqp.queues.get(name)
         settings = self.settings.for_queue(name)
         if settings is not None and settings.queue_type is not None:
@@ -180,7 +180,6 @@ class AppState:
         return bool(self._declared(queue).get("x-single-active-consumer"))
 
     def _declared(self, queue: str) -> Mapping[str, Any]:
-        """Return the arguments with which the app declares a queue; none of a queue that it does not know."""
         known = self.app.amqp.queues.get(queue)
         return (known.queue_arguments if known else None) or {}
 
@@ -228,10 +227,7 @@ class AppState:
         }
 
     def routed_to(self, task: Task[Any, Any]) -> str | None:
-        """Return the queue to which the app routes all calls of a task; None where its routes name none.
-
-        A route that is a function needs a call to answer, and so names none.
-        """
+        """Return the queue to which the app routes all calls of a task; None where a function needs the call."""
         own = getattr(task, "queue", None)
         name: str | None = getattr(own, "name", own) or self._static_route(task.name)
         return name if name in self.app.amqp.queues or self.app.amqp.queues.create_missing else None
@@ -241,21 +237,14 @@ class AppState:
         default: str = self.app.conf.task_default_queue
         for route in getattr(self.app.amqp.router, "routes", (None,)):
             if not isinstance(route, MapRoute):
-                self._note_functions()
+                if not self._has_noted_functions:
+                    self._has_noted_functions = True
+                    logger.info(_FUNCTIONS, self.setting)
                 return None
             if (found := route(name)) is not None:
                 queue = found.get("queue", None if found else default)
                 return getattr(queue, "name", queue)
         return default
-
-    def _note_functions(self) -> None:
-        if not self._has_noted_functions:
-            self._has_noted_functions = True
-            logger.info(
-                "task_routes has functions, which name a queue only for a call: tasks that reach one count as routed "
-                "to any queue. A queue that only a function names is known if task_queues or %s.queues has it.",
-                self.setting,
-            )
 
     def is_planned(self, queue: str, task: Task[Any, Any]) -> bool:
         """Return whether the ladder of ``task`` is among those applied to ``queue``."""
@@ -304,17 +293,15 @@ class AppState:
 
     def check_tasks(self) -> None:
         """Raise `SettingsError` for tasks with an invalid setting: of the first one, with the other errors below it."""
-        errors = [error for task in self.retryable_tasks() if (error := self._error_of(task))]
+        errors = []
+        for task in self.retryable_tasks():
+            try:
+                self.check_task(task)
+            except SettingsError as error:  # noqa: PERF203 - at the setup
+                errors.append(error)
         if errors:
             first, *others = errors
             raise SettingsError(first.setting, first.found, "\n".join([first.hint, *map(str, others)])) from first
-
-    def _error_of(self, task: Any) -> SettingsError | None:
-        try:
-            self.check_task(task)
-        except SettingsError as error:
-            return error
-        return None
 
     def check_borrowed(self, task: Any) -> None:
         """Check a task that another app has declared, once: it is called or received here, with this app's ladders."""
@@ -343,7 +330,6 @@ class AppState:
         return [self.app.conf.task_default_queue, *(name for name, own in self.settings.queues.items() if own)]
 
     def _error_on(self, queue: str, task: Any, of_retry: Any) -> SettingsError | None:
-        """Return the error of a task whose ladder does not fit on ``queue``; ``of_retry``: from ``retry_kwargs``."""
         if task.tiers is not None and self.has_native_retry(queue):
             return SettingsError(
                 f"tiers of task {task.name}",
@@ -359,7 +345,6 @@ class AppState:
         return None
 
     def _check_classes(self, task: Any) -> None:
-        """Raise `SettingsError` where a task has Celery's request or strategy, which would ack parked messages."""
         if task.Strategy != STRATEGY:
             raise SettingsError(f"Strategy of task {task.name}", task.Strategy, f"{_BOTH}: leave Strategy out.")
         if task.Request != REQUEST:
@@ -369,15 +354,9 @@ class AppState:
                 raise SettingsError(f"Request of task {task.name}", task.Request, f"{_BOTH}: {advice}")
 
 
-def set_state(app: Celery, delay: AppState) -> None:
-    """Attach ``delay`` to the app."""
-    setattr(app, _ATTRIBUTE, delay)
-    add_app(app)
-
-
 def find_state(app: Celery) -> AppState | None:
     """Return the state that `install` attached to the app; None where it was not called."""
-    return getattr(app, _ATTRIBUTE, None)
+    return getattr(app, ATTRIBUTE, None)
 
 
 def state_of(app: Celery) -> AppState:

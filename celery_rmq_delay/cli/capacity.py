@@ -14,8 +14,8 @@ from ..durations import parse_ms
 from ..exceptions import SettingsError
 from ..ladders import Ladder, QueueType
 from ..operations.capacity import VERSIONS, Workload, estimate
-from ..settings.exact import ExactSettings
 from ..settings.parser import parse_settings
+from ..settings.values import ExactSettings
 from .base import Command, as_json, options, show, verbose_option
 from .capacity_output import estimate_json, estimate_text
 

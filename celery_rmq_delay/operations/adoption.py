@@ -23,7 +23,7 @@ from ..commands import command
 from ..exceptions import AdoptionError
 from ..management.policies import DLX, PolicyPlan, applying, effective_limit, find_ours, plan_policy, wanted_keys
 from ..management.records import Policy
-from ..topology.adoption import COMMAND, Adoption
+from ..topology.applied import COMMAND, Adoption
 from ..topology.transition import apply_plan, save_adoption
 from .results import Result
 from .waiting import poll

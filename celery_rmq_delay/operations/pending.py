@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ..amqp.apply import Drift, drift, ready_counts
 from ..durations import format_ms
 from ..ladders import Ladder
-from ..topology.replacing import to_replace
-from ..topology.transition import Applied, other_bindings, planned_bindings
+from ..topology.applied import Applied
+from ..topology.transition import other_bindings, planned_bindings, to_replace
 
 if TYPE_CHECKING:
     from kombu import Connection

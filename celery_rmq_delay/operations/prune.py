@@ -13,7 +13,7 @@ from ..amqp.record import Record, locked_record
 from ..commands import command
 from ..durations import format_ms
 from ..ladders import Ladder
-from ..topology.transition import Applied
+from ..topology.applied import Applied
 from .results import Result
 from .waiting import listed_counts
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from celery.utils import uuid
 from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
@@ -15,10 +16,7 @@ from ..app.state import AppState, is_retryable
 from ..durations import aware_eta, until_ms, whole_ms
 from ..headers import LANE, exact_address
 from ..ladders import lane_of
-from .forward import Redirect, confirming, connection_of, pooled, retry_of
-
-if TYPE_CHECKING:
-    from celery import Celery
+from .forward import Redirect, confirming, pooled, retry_of
 
 
 class SendTask:
@@ -58,33 +56,24 @@ class SendTask:
         producer = options.pop("producer", None) or options.pop("publisher", None)
         connection = options.pop("connection", None) or getattr(producer, "connection", None)
         with confirming(self._app, connection) as producer:
-            route = self._delay.exact.route(connection_of(producer), delay_ms, queue, what, found)
-            redirect: Any = Redirect(producer, self._delay.exact, route)
-            return self._send(name, args, kwargs, producer=redirect, **options)
+            route = self._delay.exact.route(producer.connection, delay_ms, queue, what, found)
+            return self._send(name, args, kwargs, producer=Redirect(producer, self._delay.exact, route), **options)
 
     def _send(self, *args: Any, **options: Any) -> Any:
         if self._delay.settings.uses_jitter:
             task_id = options["task_id"] = options.get("task_id") or uuid()
             lane = lane_of(task_id, self._delay.settings.lanes)
             options["headers"] = {**(options.get("headers") or {}), LANE: lane}
-        self._keep_expired()
-        # Resolved for each call: monitoring tools wrap the method of the class, often after `install`.
-        return type(self._app).send_task(self._app, *args, **options)
-
-    def _keep_expired(self) -> None:
-        """Leave messages whose ``expires`` is past to the worker, which revokes their tasks.
-
-        Celery also sets a TTL: the broker would dead-letter them, and no process would report that they expired.
-        """
         amqp: Any = self._app.amqp
         if not isinstance(amqp.send_task_message, _WithoutTtl):
             amqp.send_task_message = _WithoutTtl(amqp.send_task_message, self._delay)
+        # Resolved for each call: monitoring tools wrap the method of the class, often after `install`.
+        return type(self._app).send_task(self._app, *args, **options)
 
     def _holds(self, name: str, options: dict[str, Any]) -> bool:
         if not (self._delay.settings.exact.every_task or is_retryable(self._task(name, options))):
             return False
-        driver: str = pooled(self._app).transport.driver_type
-        return driver == "amqp"
+        return bool(pooled(self._app).transport.driver_type == "amqp")
 
     def _task(self, name: str, options: dict[str, Any]) -> Any:
         known: Any = self._app  # the stubs lack the registry that does not finalize the app
@@ -139,7 +128,10 @@ class SendTask:
 
 
 class _WithoutTtl:
-    """Celery's function that publishes a task message, without a TTL where it has the header ``expires``."""
+    """Celery's function that publishes a task message, without a TTL where it has the header ``expires``.
+
+    By the TTL the broker would dead-letter it, and no worker would revoke and report its task.
+    """
 
     def __init__(self, send: Callable[..., Any], delay: AppState) -> None:
         self._send, self._delay = send, delay
@@ -168,9 +160,6 @@ def _matches(kind: str, bound: str | None, key: str) -> bool:
 
 def matches_topic(pattern: str, key: str) -> bool:
     """Return whether a topic exchange matches the routing key ``key`` for a binding with ``pattern``."""
-    return bool(_topic(pattern).fullmatch(f".{key}"))
-
-
-def _topic(pattern: str) -> re.Pattern[str]:
     words = {"*": r"\.[^.]*", "#": r"(?:\.[^.]*)*"}
-    return re.compile("".join(words.get(word, rf"\.{re.escape(word)}") for word in pattern.split(".")))
+    expression = "".join(words.get(word, rf"\.{re.escape(word)}") for word in pattern.split("."))
+    return re.fullmatch(expression, f".{key}") is not None

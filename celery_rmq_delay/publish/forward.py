@@ -14,38 +14,25 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from amqp.exceptions import ChannelError, NotFound
+from celery import Celery
+from kombu import Connection
 from kombu.pools import connections, producers
 from kombu.utils.collections import eqhash
 
+from .. import headers as h
 from ..amqp.capabilities import capabilities
 from ..amqp.confirms import publisher_on, refusal
 from ..amqp.connections import another, named
+from ..amqp.route import Route
+from ..app.exact import ExactDelays
+from ..app.state import AppState
 from ..commands import command
 from ..exceptions import OutcomeUnknownError, PublishError, UnroutableError
-from ..headers import (
-    DUE,
-    EXCHANGE,
-    FIRST_FAILED,
-    LANE,
-    RETRIES,
-    ROUTING_KEY,
-    TO,
-    put_priority_away,
-    timestamp,
-    without_dead_letters,
-)
 from ..ladders import lane_of
 from ..retry.delivery import KEY, Delivery
 
 if TYPE_CHECKING:
-    from celery import Celery, Task
-    from kombu import Connection, Producer
-
-    from ..amqp.route import Route
-    from ..app.exact import ExactDelays
-    from ..app.state import AppState
-
-_ROUTE_OPTIONS = ("exchange", "routing_key", "countdown", "eta")
+    from celery import Task
 
 
 def pooled(app: Celery) -> Connection:
@@ -56,13 +43,11 @@ def pooled(app: Celery) -> Connection:
 
 
 @contextmanager
-def confirming(app: Celery, given: Connection | None = None) -> Iterator[Producer]:
+def confirming(app: Celery, given: Connection | None = None) -> Iterator[Any]:
     """Yield a pooled producer whose publishes wait for the confirm, for the broker of the ``given`` connection."""
     with producers[_confirming(app, given)].acquire(block=True) as producer:
         yield producer
 
-
-_NAME = "celery_rmq_delay calls"
 
 #: The address of a connection, and the key of its pool of confirming producers: creating the key takes longer than a
 #: publish.
@@ -76,7 +61,7 @@ def _confirming(app: Celery, given: Connection | None) -> Connection:
     found = _pools.get(source)
     if found is None or found[0] != address:
         # With a name of its own the app has no pool with the same options: nobody else counts confirms on its channels.
-        options = {**named(source.transport_options, _NAME), "confirm_publish": False}
+        options = {**named(source.transport_options, "celery_rmq_delay calls"), "confirm_publish": False}
         if source.as_uri(include_password=True) == own.as_uri(include_password=True):
             made = app.connection_for_write(transport_options=options)
         else:
@@ -86,10 +71,7 @@ def _confirming(app: Celery, given: Connection | None) -> Connection:
 
 
 def _leave_to_the_parent() -> None:
-    """Drop the parent's connections in a forked process, which opens its own: the parent might read their confirms.
-
-    billiard does so in a worker's child processes. The inherited sockets are closed here without a word to the broker.
-    """
+    """Drop the parent's connections in a forked process: the parent might read their confirms. Sends nothing."""
     for _, made in _pools.values():
         for group in (producers, connections):
             group.pop(eqhash(made), None)
@@ -98,21 +80,11 @@ def _leave_to_the_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
-def connection_of(producer: Producer) -> Connection:
-    """Return the connection of a producer that has one."""
-    assert producer.connection is not None  # noqa: S101 - the stubs have it as optional
-    return producer.connection
-
-
 class Redirect:
-    """A producer that sends one task message along a route, and delegates everything else to the wrapped producer.
+    """A producer that sends one task message along a route; headers keep its own exchange and routing key."""
 
-    The headers of the message keep its original exchange and routing key.
-    """
-
-    def __init__(self, producer: Producer, exact: ExactDelays, route: Route) -> None:
-        self._exact, self._route = exact, route
-        self._producer: Any = producer  # the stubs lack what its publish returns
+    def __init__(self, producer: Any, exact: ExactDelays, route: Route) -> None:
+        self._producer, self._exact, self._route = producer, exact, route
         #: Whether the task message is published.
         self.is_sent = False
 
@@ -120,10 +92,7 @@ class Redirect:
         return getattr(self._producer, name)
 
     def publish(self, body: Any, **options: Any) -> Any:
-        """Publish the task message with confirm; later messages (events) are published as usual.
-
-        Raises `PublishError`, also for a refused declaration of the task's queue.
-        """
+        """Publish the task message with confirm, later ones (events) as usual. Raises `PublishError`."""
         if self.is_sent:
             return self._producer.publish(body, **options)
         retry, policy = options.pop("retry", False), options.pop("retry_policy", None) or {}
@@ -136,10 +105,10 @@ class Redirect:
 
     def _redirected(self, options: dict[str, Any]) -> dict[str, Any]:
         exchange = options.get("exchange")
-        headers = without_dead_letters(options.get("headers") or {})
-        headers.setdefault(EXCHANGE, getattr(exchange, "name", exchange) or "")
-        headers.setdefault(ROUTING_KEY, options.get("routing_key") or "")
-        for name in (DUE, TO):
+        headers = h.without_dead_letters(options.get("headers") or {})
+        headers.setdefault(h.EXCHANGE, getattr(exchange, "name", exchange) or "")
+        headers.setdefault(h.ROUTING_KEY, options.get("routing_key") or "")
+        for name in (h.DUE, h.TO):
             headers.pop(name, None)
         return {
             **options,
@@ -175,7 +144,6 @@ class Redirect:
         return self._publish(body, options)
 
     def _reopen(self) -> None:
-        """Open the channel again if an error has closed it."""
         if not self._producer.channel.is_open:
             connection = self._producer.connection
             connection.revive(connection.channel())
@@ -187,7 +155,7 @@ class Redirect:
         self._exact.warn_unconsumed(self._producer.connection)
         if route.sorts and capabilities(self._producer.connection).sorts_quorum:
             options = {**options, "headers": dict(options["headers"])}
-            put_priority_away(options, options["headers"])
+            h.put_priority_away(options, options["headers"])
         try:
             with publisher_on(channel).along(route):
                 return self._producer.publish(body, **options)
@@ -223,28 +191,27 @@ def publish_retry(
     Blocks until the broker has confirmed it, so call it in the task's process. Raises `PublishError`, also if the
     task's own ``apply_async`` publishes nothing, or `DelayError` for a delay that is too long.
     """
-    options = dict(signature.options)
+    without = ("exchange", "routing_key", "countdown", "eta")
+    options = {name: value for name, value in signature.options.items() if name not in without}
     request: Any = task.request  # belongs to a message, so it has an id
     apply_async: Any = task.apply_async  # the stubs lack kombu's options
     # Celery treats every unknown header as one of the task's, including the broker's and ours.
-    headers = without_dead_letters(options.pop("headers", None) or {})
-    for name in (KEY, EXCHANGE, ROUTING_KEY):
+    headers = h.without_dead_letters(options.pop("headers", None) or {})
+    for name in (KEY, h.EXCHANGE, h.ROUTING_KEY):
         headers.pop(name, None)
-    headers.setdefault(RETRIES, 0)
-    headers.setdefault(FIRST_FAILED, timestamp(datetime.now(timezone.utc)))
+    headers.setdefault(h.RETRIES, 0)
+    headers.setdefault(h.FIRST_FAILED, h.timestamp(datetime.now(timezone.utc)))
     if queue == delivery.queue:
         origin = request.delivery_info or {}
-        headers |= {EXCHANGE: origin.get("exchange") or "", ROUTING_KEY: origin.get("routing_key") or queue}
-    for name in _ROUTE_OPTIONS:
-        options.pop(name, None)
+        headers |= {h.EXCHANGE: origin.get("exchange") or "", h.ROUTING_KEY: origin.get("routing_key") or queue}
     options["queue"] = queue
     with confirming(task.app) as producer:
         if delay_ms is None:
             route, lane = _to_tier(delay, task, tier_index, queue)
             if lane is not None:
-                headers[LANE] = lane
+                headers[h.LANE] = lane
         else:
-            route = delay.exact.route(connection_of(producer), delay_ms, queue, "countdown or eta", delay_ms / 1000)
+            route = delay.exact.route(producer.connection, delay_ms, queue, "countdown or eta", delay_ms / 1000)
         redirect = Redirect(producer, delay.exact, route)
         token = _retry.set((request.id, redirect))
         try:
@@ -256,7 +223,6 @@ def publish_retry(
 
 
 def _to_tier(delay: AppState, task: Task[Any, Any], tier_index: int, queue: str) -> tuple[Route, int | None]:
-    """Return the route through a tier's delay queue, and the message's lane."""
     ladder = delay.ladder(queue, task)
     tier_index = min(tier_index, len(ladder))
     task_id: Any = task.request.id

@@ -14,8 +14,42 @@ from ..headers import Headers
 from ..ladders import Ladder
 from ..names import quarantine, tier_of
 from ..topology.native_retry import NativeRetry
-from .crashes import crashes, timed_out, was_interrupted
 from .delivery import Delivery, Parked, RetryPath, advances_by_itself
+
+
+def was_interrupted(headers: Headers, *, redelivered: bool, quorum: bool, broker: Capabilities) -> bool:
+    """Return whether an earlier delivery of this message to its origin queue ended without an answer.
+
+    Classic queues, and all queues before RabbitMQ 4.0, flag only those (messages that 4.1 and later flag as well are
+    never rejected here, see `Capabilities.flags_returned`). Quorum queues of 4.0 and later flag every message that was
+    rejected before; of these, the interrupted ones have a delivery count other than the number of rejections: on 4.0
+    the interruption resets the count, on 4.3 it continues. So on 4.0 the first interruption after exactly one rejection
+    is not detected; the second is. See `timed_out` for those that 4.3 does not count.
+
+    A lost worker's prefetched messages are all requeued, so such a message is only *quarantined* at first: it goes once
+    to the quarantine queue, whose messages a worker runs one by one. A message redelivered there was running.
+    """
+    if not redelivered:
+        return False
+    if quorum and broker.keeps_delivery_count:
+        return timed_out(headers) or h.whole_number(headers.get("x-delivery-count")) != h.all_rejections(headers)
+    return True
+
+
+def timed_out(headers: Headers) -> bool:
+    """Return whether a quorum queue of RabbitMQ 4.3 has taken a delivery back at its consumer time-out, or a ``nack``.
+
+    It counts the return in ``x-acquired-count``, which restarts whenever the message enters the queue, and not in
+    ``x-delivery-count``; after a retry both are equal. So the first time-out after exactly one rejection is not
+    detected; the second is.
+    """
+    acquired, delivered = headers.get("x-acquired-count"), headers.get("x-delivery-count")
+    return acquired is not None and h.whole_number(delivered) == h.all_rejections(headers) != h.whole_number(acquired)
+
+
+def crashes(headers: Headers) -> int:
+    """Return how many workers this message is known to have killed."""
+    return h.whole_number(headers.get(h.CRASHES))
 
 
 class Action(str, Enum):
@@ -179,7 +213,6 @@ def _was_interrupted(headers: Headers, place: Place) -> bool:
 def _on_arrival(
     headers: Headers, place: Place, interrupted: bool, keeps_eta: bool, is_returned: bool
 ) -> tuple[Action, int]:
-    """Return the action for a delivery, and how many workers its message has killed."""
     crashed = crashes(headers)
     if not place.is_applied:  # it has no quarantine queue, and may have no ladder
         return Action.RUN, crashed
@@ -248,10 +281,7 @@ _SETTLED = {
 def next_delay(
     delivery: Delivery, ladder: Ladder, retries: int, *, is_exact: bool = False, is_changed: bool = False
 ) -> tuple[RetryPath, int]:
-    """Return the path of the next retry to its delay queue, and its tier's number.
-
-    ``is_exact``: it has an exact delay. ``is_changed``: it is another message than this one.
-    """
+    """Return the path of the next retry, and its tier; ``is_changed``: it is another message than this one."""
     path = RetryPath.PUBLISH if is_changed else delivery.path
     by_itself = path is not RetryPath.REJECT or advances_by_itself(delivery, ladder, retries)
     if path is not RetryPath.PUBLISH and (is_exact or not by_itself):

@@ -39,10 +39,7 @@ class Delivery(NamedTuple):
 
 
 def delivery_of(request: Any) -> Delivery | None:
-    """Return the `Delivery` that this worker has set on a task's request, or its dictionary; None where there is none.
-
-    A header of the message with that name is ignored.
-    """
+    """Return the `Delivery` that this worker, not a header, has set on a request or its dictionary; else None."""
     found = request.get(KEY)
     return found if isinstance(found, Delivery) else None
 

@@ -47,6 +47,12 @@ def read_integer(value: object, where: str, low: int, high: int) -> int:
     return value
 
 
+def check_choice(value: object, where: str, choices: tuple[str | None, ...], hint: str) -> None:
+    """Raise `SettingsError` for a value that is none of the ``choices``."""
+    if value not in choices:
+        raise SettingsError(where, value, hint)
+
+
 def read_share(value: object, where: str) -> float:
     """Return a share from 0 up to, not including, 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:

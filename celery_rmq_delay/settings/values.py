@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,11 +13,47 @@ from ..exceptions import SettingsError
 from ..ladders import Ladder, QueueType
 from ..names import DEFAULT_PREFIX, MAX_NAME_BYTES, Names, delay_queue, is_derived, moving
 from ..redaction import Redaction
-from .events import EventSettings
-from .exact import ExactSettings
 from .validators import check_ttl, is_integer, read_tiers
 
 RetryMode = Literal["ladder", "native"]
+#: The Django app that reads events.
+DJANGO_APP = "celery_rmq_delay.contrib.django"
+#: The most levels of `levels`; the objects of fewer are among theirs.
+MOST_LEVELS = 28
+#: The number of events above which their queue drops the oldest, by default.
+MOST_EVENTS = 1_000_000
+
+
+@dataclass(frozen=True)
+class ExactSettings:
+    """The settings of calls and retries with a ``countdown`` or an ``eta``.
+
+    ``topologies``: names in the order of preference. ``queue_type`` None is the type of the app's default queue.
+    ``unit_ms``: delays are rounded up to it. ``every_task``: also for tasks that are not a `RetryableTask`.
+    """
+
+    topologies: tuple[str, ...] = ("levels",)
+    unit_ms: int = 1000
+    levels: int = MOST_LEVELS
+    queue_type: QueueType | None = None
+    every_task: bool = False
+
+
+@dataclass(frozen=True)
+class EventSettings:
+    """``wanted`` as set; ``max_length``: the number of events above which the queue drops the oldest."""
+
+    wanted: bool | Literal["auto"] = "auto"
+    max_length: int = MOST_EVENTS
+    redaction: Redaction = field(default_factory=Redaction)
+
+    @property
+    def on(self) -> bool:
+        """Whether this process sends events: as set; with ``"auto"`` if the Django app that reads them is installed."""
+        if self.wanted != "auto":
+            return self.wanted
+        registry = getattr(sys.modules.get("django.apps"), "apps", None)  # Django is not imported for this
+        return bool(registry is not None and registry.ready and registry.is_installed(DJANGO_APP))
 
 
 @dataclass(frozen=True)
@@ -80,10 +117,7 @@ class Settings:
 def check_queue_name(
     settings: Settings, queue: str, setting: str = "rmq_delay", tasks: Iterable[Ladder | None] = ()
 ) -> None:
-    """Raise `SettingsError` when a name derived from ``queue`` would be too long for AMQP, or ``queue`` is such a name.
-
-    ``tasks``: the own ladders of tasks on the queue; None is the queue's.
-    """
+    """Raise `SettingsError` if a name derived from ``queue`` is too long for AMQP, or ``queue`` is such a name."""
     own = settings.for_queue(queue)
     if own is None:
         return
@@ -91,18 +125,13 @@ def check_queue_name(
     if record or queue in (settings.exhausted_queue, settings.names.events) or is_derived(queue):
         hint = "This package reserves such names for its queues: rename the queue, or set False to leave it alone."
         raise SettingsError(f"{setting}.queues", queue, hint)
-    longest = settings.names.lane0(queue, "0" * 8, 1000)
-    ladders = {own.ladder, *filter(None, tasks)}
-    ttls = (
-        (tier_index, ttl)
-        for each in ladders
+    tiers = [
+        delay_queue(queue, tier_index, ttl, settings.prefix, "quorum")  # the longer names
+        for each in {own.ladder, *filter(None, tasks)}
         for tier_index in range(1, len(each) + 1)
         for ttl in each.lane_ttls(tier_index)
-    )
-    tiers = (
-        delay_queue(queue, tier_index, ttl, settings.prefix, "quorum") for tier_index, ttl in ttls
-    )  # the longer names
-    longest = max(longest, *tiers, key=lambda name: len(name.encode()))
+    ]
+    longest = max(settings.names.lane0(queue, "0" * 8, 1000), *tiers, key=lambda name: len(name.encode()))
     size = len(longest.encode())
     if size > MAX_NAME_BYTES:
         hint = f"{longest!r} would have {size} bytes and AMQP allows {MAX_NAME_BYTES}: shorten the queue or the prefix."

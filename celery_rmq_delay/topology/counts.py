@@ -44,10 +44,7 @@ def _for_origins(one: Objects, two: Objects, origins: int) -> Counts:
 
 
 def ladder_counts(ladder: Ladder, queue_type: QueueType, origins: int, *, reason_routing: bool = True) -> Counts:
-    """Return what ``origins`` origin queues with this ladder add to a broker; the origin queues are not counted.
-
-    ``reason_routing``: whether the broker reports why a message died (RabbitMQ >= 3.13).
-    """
+    """Return what ``origins`` origin queues with this ladder add to a broker; they are not counted themselves."""
     names = Names("rmq_delay")
     plan = LadderPlan(names, "queue-1", queue_type, "rmq_delay.exhausted", ladder, reason_routing=reason_routing)
     one, other = (
@@ -60,10 +57,7 @@ def ladder_counts(ladder: Ladder, queue_type: QueueType, origins: int, *, reason
 
 
 def levels_counts(levels: int, unit_ms: int, queue_type: QueueType, origins: int) -> Counts:
-    """Return what ``levels`` binary levels, with the routes to ``origins`` queues, add to a broker; 0 means none.
-
-    The ladder's objects include the exhausted queue and the routes to it from deleted queues.
-    """
+    """Return what ``levels`` binary levels and routes to ``origins`` queues add to the objects of ladders."""
     if not levels:
         return Counts(0, 0, 0)
     options = Options(Names("rmq_delay"), "rmq_delay.exhausted", queue_type, unit_ms, levels)

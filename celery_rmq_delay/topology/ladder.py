@@ -58,18 +58,12 @@ class LadderPlan:
         return {ladder.id: ladder for ladder in (self.ladder, *own)}
 
     def objects(self, highest_tier: int = 0) -> Objects:
-        """Return all objects except the bindings that move.
-
-        ``highest_tier``: the length of the longest ladder the queue ever had; messages may still return from its tiers.
-        """
+        """Return all objects but the bindings that move. Messages may return from tiers up to ``highest_tier``."""
         highest = max(highest_tier, *(len(ladder) for ladder in self.ladders.values()))
-        found = self._shared()
+        found = self._returns() + Objects(self.routing_exchanges, (self.quarantine_queue(),))
         for ladder in self.ladders.values():
             found += self.ladder_objects(ladder, highest)
         return found + Objects(bindings=tuple(self.return_binding(tier_index) for tier_index in range(1, highest + 1)))
-
-    def _shared(self) -> Objects:
-        return self._returns() + Objects(self.routing_exchanges, (self.quarantine_queue(),))
 
     @property
     def routing_exchanges(self) -> tuple[Exchange, ...]:
@@ -99,17 +93,13 @@ class LadderPlan:
         first = names.first(queue, ladder.id)
         found = Objects((Exchange(first, "fanout", undeliverable(names)), Exchange(exchange, "direct", first)))
         for tier_index in range(1, len(ladder) + 1):
+            source, key = (first, "") if tier_index == 1 else (exchange, return_key(queue, tier_index - 1))
             found += self._tier(ladder, tier_index)
-            key = "" if tier_index == 1 else return_key(queue, tier_index - 1)
-            found += Objects(
-                bindings=(self._into_tier(ladder, tier_index, first if tier_index == 1 else exchange, key),)
-            )
+            found += Objects(bindings=(self._into_tier(ladder, tier_index, source, key),))
         for tier_index in range(len(ladder), max(highest, len(ladder)) + 1):
-            end = (
-                self._into_tier(ladder, len(ladder), exchange, return_key(queue, tier_index))
-                if ladder.repeat_last
-                else Binding(exchange, self.exhausted, key=return_key(queue, tier_index))
-            )
+            end = Binding(exchange, self.exhausted, key=return_key(queue, tier_index))
+            if ladder.repeat_last:
+                end = self._into_tier(ladder, len(ladder), exchange, end.key)
             found += Objects(bindings=(end,))
         return found
 
@@ -118,16 +108,14 @@ class LadderPlan:
         queues = tuple(self._delay_queue(ladder, tier_index, ttl) for ttl in ttls)
         if len(ttls) == 1:
             return Objects(queues=queues)
-        over, lane0 = (
-            self.names.tier(self.queue, ladder.id, tier_index),
-            self.names.lane0(self.queue, ladder.id, tier_index),
-        )
+        names, of_tier = self.names, (self.queue, ladder.id, tier_index)
+        over, lane0 = names.tier(*of_tier), names.lane0(*of_tier)
         lanes = tuple(
             Binding(over, queue.name, declared=arguments({"x-match": "all", LANE: lane}))
             for lane, queue in enumerate(queues)
         )
         return Objects(
-            exchanges=(Exchange(lane0, "fanout", undeliverable(self.names)), Exchange(over, "headers", lane0)),
+            exchanges=(Exchange(lane0, "fanout", undeliverable(names)), Exchange(over, "headers", lane0)),
             queues=queues,
             bindings=(Binding(lane0, queues[0].name), *lanes),
         )

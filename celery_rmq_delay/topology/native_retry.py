@@ -15,14 +15,12 @@ crash cannot be distinguished from a retry.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from ..amqp.capabilities import Capabilities
 from ..amqp.objects import UNLIMITED_DELIVERIES
 from ..headers import Headers, all_rejections, whole_number
 from ..ladders import Ladder
-
-if TYPE_CHECKING:
-    from ..amqp.capabilities import Capabilities
 
 
 def native_retry_tiers(tiers_ms: tuple[int, ...]) -> tuple[int, ...]:
@@ -82,28 +80,18 @@ class NativeRetry:
         return min(self._first * max(1, count), self._last)
 
     def requeue_count(self, headers: Headers) -> int:
-        """Return how often this message was requeued since it was published.
-
-        With the kind *failed* that includes lost workers.
-        """
+        """Return how often a message was requeued since it was published; with *failed* also by lost workers."""
         failed = _failed(headers)
         if self.kind == "failed":
             return failed
         return max(0, whole_number(headers.get("x-acquired-count")) - failed)
 
     def was_interrupted(self, headers: Headers, most: int) -> bool:
-        """Return whether an earlier delivery of this message is known to have ended without an answer.
-
-        With the kind *failed* only counts above ``most`` are certain, as no requeue by a worker leads there
-        (see `takes`).
-        """
+        """Return whether a delivery has ended without an answer; with *failed* that is certain above ``most`` only."""
         return _failed(headers) > (most if self.kind == "failed" else 0)
 
     def takes(self, headers: Headers, delay_ms: int, most: int) -> bool:
-        """Return whether a retry after ``delay_ms`` can be left to the broker; otherwise a copy has to be parked.
-
-        With the kind *failed* every retry above ``most`` is a copy, so that the count starts from zero again.
-        """
+        """Return whether the broker can hold a retry for ``delay_ms``; with *failed* ``most`` of them in a row."""
         return self.delay_ms(headers) == delay_ms and (self.kind == "returned" or self.requeue_count(headers) < most)
 
 

@@ -13,90 +13,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import Any
+
+from kombu import Connection
 
 from ..amqp import apply
+from ..amqp.apply import Drift, declare_queue, drift
 from ..amqp.objects import Binding, Exchange, Objects, arguments
 from ..amqp.record import Record, locked_record
 from ..commands import command
 from ..exceptions import LockLostError, TopologyError
-from ..ladders import Ladder
-from .adoption import Adoption
+from .applied import UNDER_WAY, Adoption, Applied
 from .common import safety_net
 from .ladder import LadderPlan
-from .replacing import ensure_quarantine
 
-if TYPE_CHECKING:
-    from kombu import Connection
-
-#: ``lost``: no record describes the ladders in force; never stored in a record.
-Phase = Literal["settled", "current", "standby", "lost"]
+logger = logging.getLogger(__name__)
 
 _NO_REJECTIONS = ("delivery_limit", "expired", "maxlen")
-
-#: Placeholder among the ladders that a task may be bound to: it may be bound to none of them.
-UNDER_WAY = ""
-
-
-@dataclass(frozen=True)
-class Applied:
-    """The ladders of one origin queue as stored in the record in the broker.
-
-    ``ladders`` holds every ladder whose objects may exist; ``retired`` the time (seconds since the epoch) at which
-    those not in force were replaced. ``tasks`` lists, by task, the ladders it may be bound to, the one in force
-    last; `UNDER_WAY` is the first of them while that changes.
-    """
-
-    ladders: dict[str, Ladder] = field(default_factory=dict)
-    retired: dict[str, float] = field(default_factory=dict)
-    current: str | None = None
-    following: str | None = None
-    phase: Phase = "settled"
-    tasks: dict[str, list[str]] = field(default_factory=dict)
-    reason_routing: bool | None = None
-    #: The digest of the last applied plan with all its bindings; None after any change, and as long as the quarantine
-    #: queue has to be replaced.
-    bound: str | None = None
-    #: The exhausted queue in use; None where the record is older than this field.
-    exhausted: str | None = None
-    #: The state of a queue without our dead-letter arguments; None where it was never adopted.
-    adoption: Adoption | None = None
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether ladders are in force that no record describes."""
-        return self.phase == "lost"
-
-    @property
-    def highest_tier(self) -> int:
-        """The length of the longest ladder that may still have messages."""
-        return max((len(ladder) for ladder in self.ladders.values()), default=0)
-
-    @property
-    def in_force(self) -> set[str]:
-        """The ids of the ladders that messages can enter."""
-        return {ladder for ladder in (self.current, self.following) if ladder} | {
-            ladder for ladders in self.tasks.values() for ladder in ladders if ladder != UNDER_WAY
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data that `from_json` reads back."""
-        return {
-            **vars(self),
-            "ladders": {key: ladder.to_json() for key, ladder in self.ladders.items()},
-            "adoption": self.adoption.to_json() if self.adoption else None,
-        }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any] | None) -> Applied:
-        """Read the output of `to_json`, also of a later version; None stands for a queue without an applied plan."""
-        if data is None:
-            return cls()
-        known = {each.name: data[each.name] for each in fields(cls) if each.name in data}
-        ladders = {key: Ladder.from_json(each) for key, each in data["ladders"].items()}
-        return cls(**{**known, "ladders": ladders, "adoption": Adoption.from_json(data.get("adoption"))})
 
 
 def apply_plan(
@@ -155,10 +91,7 @@ def _apply(connection: Connection, plan: LadderPlan, lock_timeout: float, *, qui
 
 
 def save_adoption(connection: Connection, plan: LadderPlan, adoption: Adoption, timeout: float = 30.0) -> Adoption:
-    """Write ``adoption`` into the queue's record, as its next generation, and return it.
-
-    Raises `LockTimeoutError` after ``timeout`` seconds, and `TopologyError` where the record is lost.
-    """
+    """Save ``adoption`` in the queue's record, as its next generation. Raises `LockTimeoutError`, `TopologyError`."""
     with locked_record(connection, plan.record_queue(), timeout) as (_, record):
         before = recorded(connection, plan, record)
         saved = replace(adoption, generation=(before.adoption.generation if before.adoption else 0) + 1)
@@ -184,10 +117,7 @@ def recorded(connection: Connection, plan: LadderPlan, record: Record) -> Applie
 
 
 def unrecorded(connection: Connection, plan: LadderPlan) -> Applied:
-    """Return the ladders in force where there is no record: none, exactly those of ``plan``, or others (`lost`).
-
-    None, too, where only the exchanges of others are left.
-    """
+    """Return the ladders in force without a record: none or only exchanges, those of ``plan``, or others (`lost`)."""
     if not apply.all_exist(connection, plan.active_exchange):
         return Applied()
     own = {task: [ladder.id] for task, ladder in plan.tasks.items() if ladder}
@@ -246,10 +176,7 @@ def lost_record(plan: LadderPlan) -> tuple[str, str]:
 
 
 def _marker(plan: LadderPlan, applied: Applied) -> Objects:
-    """Return an exchange that exists only while these ladders are in force, for the check of a lost record.
-
-    AMQP can check whether an exchange exists. It is deleted with the active exchange.
-    """
+    """Return an exchange, deleted with the active one, that exists only while these ladders are in force."""
     if applied.current is None:
         return Objects()
     text = json.dumps([applied.current, applied.tasks, applied.exhausted], sort_keys=True)
@@ -297,7 +224,6 @@ def _reason_bindings(plan: LadderPlan) -> tuple[list[Binding], list[Binding]]:
 
 
 def _settled(plan: LadderPlan, applied: Applied) -> list[Binding]:
-    """Return the current state of the bindings that move, according to the record."""
     if applied.current is None:
         return []
     return [
@@ -308,10 +234,7 @@ def _settled(plan: LadderPlan, applied: Applied) -> list[Binding]:
 
 
 def other_bindings(plan: LadderPlan, applied: Applied) -> list[Binding]:
-    """Return the bindings to the ladders of the record that it does not name: with one of them, messages are doubled.
-
-    None while a change of ladders is not finished.
-    """
+    """Return the bindings to ladders of the record that it does not name, which double messages; none in a change."""
     if applied.current is None or applied.phase != "settled":
         return []
     tasks = {*plan.tasks, *applied.tasks}
@@ -325,8 +248,6 @@ def other_bindings(plan: LadderPlan, applied: Applied) -> list[Binding]:
 
 
 class _Transition:
-    """The steps from the state in the record to the plan."""
-
     def __init__(self, plan: LadderPlan, record: Record, applied: Applied) -> None:
         self.plan, self.record, self.applied = plan, record, applied
 
@@ -340,16 +261,23 @@ class _Transition:
         if self.applied.phase != "settled":
             self._finish()
         if self.applied.current != self.plan.ladder.id:
-            self._start(self.plan.ladder.id)
+            if self.applied.current is None:
+                self._bind_standby(self.plan.ladder.id)
+            self._save(following=self.plan.ladder.id, phase="current")
             self._finish()
         self._tasks()
-        self._bind_again()
-        self._unbind_others()
-        self._retire()
-        self._save(exhausted=self.plan.exhausted)
+        # An exchange may have been deleted with its bindings; a process that had lost the lock may have bound others.
+        self._bind(*_settled(self.plan, self.applied))
+        self.record.unbind(*other_bindings(self.plan, self.applied))
+        in_force, now = self.applied.in_force, time.time()
+        retired = {key: self.applied.retired.get(key, now) for key in self.applied.ladders if key not in in_force}
+        self._save(retired=retired, exhausted=self.plan.exhausted)
         self.record.declare(_marker(self.plan, self.applied))
         bound = _digest(self.plan, self.plan.objects(self.applied.highest_tier))
         self._save(bound=bound if complete else None)
+
+    def _bind(self, *bindings: Binding) -> None:
+        self.record.declare(Objects(bindings=bindings))
 
     def _leave_exhausted(self) -> None:
         """Unbind the previous exhausted queue: exhausted messages would go to both."""
@@ -381,17 +309,12 @@ class _Transition:
         wanted, unwanted = _reason_bindings(self.plan)
         if self.applied.reason_routing != self.plan.reason_routing:
             self._save(bound=None)
-        self.record.declare(Objects(bindings=tuple(wanted)))
+        self._bind(*wanted)
         if self.applied.reason_routing != self.plan.reason_routing:
             # Bind before unbind: for a moment a message in a crash loop may be duplicated, but none is lost.
             for binding in unwanted:
                 self.record.unbind(binding)
             self._save(reason_routing=self.plan.reason_routing)
-
-    def _start(self, target: str) -> None:
-        if self.applied.current is None:
-            self._bind_standby(target)
-        self._save(following=target, phase="current")
 
     def _finish(self) -> None:
         target = self.applied.following
@@ -401,7 +324,7 @@ class _Transition:
             for ladder in self.applied.ladders:
                 if ladder != target:
                     self.record.unbind(self.plan.from_active(ladder))
-            self.record.bind(self.plan.from_active(target))
+            self._bind(self.plan.from_active(target))
             self._save(phase="standby")
         self._bind_standby(target)
         self._save(current=target, following=None, phase="settled")
@@ -410,7 +333,7 @@ class _Transition:
         for ladder in self.applied.ladders:
             if ladder != target:
                 self.record.unbind(self.plan.from_standby(ladder))
-        self.record.bind(self.plan.from_standby(target))
+        self._bind(self.plan.from_standby(target))
 
     def _tasks(self) -> None:
         """Bind tasks to their own ladders; messages of an unbound task advance through the queue's ladder."""
@@ -424,19 +347,34 @@ class _Transition:
                 if old not in (UNDER_WAY, *wanted):
                     self.record.unbind(self.plan.from_tasks(task, old))
             for new in wanted:
-                self.record.bind(self.plan.from_tasks(task, new))
+                self._bind(self.plan.from_tasks(task, new))
             self._save(tasks={**{name: ids for name, ids in self.applied.tasks.items() if name != task}, task: wanted})
         self._save(tasks={task: ids for task, ids in self.applied.tasks.items() if ids})
 
-    def _bind_again(self) -> None:
-        """Restore the bindings of the record, as an exchange may have been deleted with its bindings."""
-        self.record.declare(Objects(bindings=tuple(_settled(self.plan, self.applied))))
 
-    def _unbind_others(self) -> None:
-        """Remove bindings to known ladders that the record does not name: of a process that had lost the lock."""
-        self.record.unbind(*other_bindings(self.plan, self.applied))
+def ensure_quarantine(connection: Connection, plan: LadderPlan, record: Record) -> bool:
+    """Declare the quarantine queue; return False while one of the other type has messages or a consumer."""
+    wanted, other = plan.quarantine_queue(), plan.of_other_type.quarantine_queue()
+    if declare_queue(connection, wanted) or not declare_queue(connection, other):
+        return True
+    if record.delete_unused(connection, other) and declare_queue(connection, wanted):
+        return True
+    text = (
+        "The queue %s is not a %s queue yet: it has messages or a consumer. It is used as it is, until an "
+        "apply or a worker start finds it empty and unused, and replaces it"
+    )
+    logger.info(text, wanted.name, plan.queue_type, extra={"queue": plan.queue})
+    return False
 
-    def _retire(self) -> None:
-        in_force, now = self.applied.in_force, time.time()
-        retired = {key: self.applied.retired.get(key, now) for key in self.applied.ladders if key not in in_force}
-        self._save(retired=retired)
+
+def to_replace(connection: Connection, plan: LadderPlan) -> tuple[Drift, ...]:
+    """Return the record and the quarantine queue where they have the other type. Changes nothing."""
+    other = plan.of_other_type
+    return tuple(
+        Drift("queue", wanted.name, f"It is a {other.queue_type} queue. An apply replaces it{when}.")
+        for wanted, found, when in (
+            (plan.record_queue(), other.record_queue(), ""),
+            (plan.quarantine_queue(), other.quarantine_queue(), " when it is empty and no worker consumes it"),
+        )
+        if drift(connection, Objects(queues=(wanted,))) and not drift(connection, Objects(queues=(found,)))
+    )

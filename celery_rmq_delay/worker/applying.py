@@ -10,27 +10,26 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from kombu import Connection
 
 from ..amqp.apply import Drift, all_exist, drift
-from ..amqp.backoff import Backoff
+from ..amqp.capabilities import Capabilities
 from ..amqp.connections import beside
+from ..amqp.link import Backoff
 from ..amqp.record import read_record_without_publishing
 from ..app.inventory import applied
 from ..app.queues import compare
+from ..app.state import AppState
 from ..commands import command
 from ..exceptions import RmqDelayError, TopologyError
 from ..names import quarantine
+from ..topology.applied import Applied
+from ..topology.ladder import LadderPlan
 from ..topology.native_retry import refusal
-from ..topology.transition import Applied, apply_plan
-
-if TYPE_CHECKING:
-    from kombu import Connection
-
-    from ..amqp.capabilities import Capabilities
-    from ..app.state import AppState
-    from ..topology.ladder import LadderPlan
-    from .confirming import ConfirmingConnection
+from ..topology.transition import apply_plan
+from .confirming import ConfirmingConnection
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +43,7 @@ def plan_of(delay: AppState, queue: str, broker: Capabilities) -> LadderPlan:
 
 
 def apply_ladder(connection: Connection, delay: AppState, queue: str, broker: Capabilities, *, known: bool) -> None:
-    """Apply the ladder of a queue; where settings forbid that, raise `TopologyError` if it is not there. Blocks.
-
-    ``known``: this process has applied it before.
-    """
+    """Apply the ladder of a queue; if settings forbid it, raise `TopologyError` where it is missing. Blocks."""
     compare(delay.app, queue, connection)
     quorum = delay.is_quorum(queue) and delay.queue_type(queue) == "quorum"
     if delay.has_native_retry(queue) and (refused := refusal(queue, broker, quorum=quorum)):
@@ -70,12 +66,8 @@ def _read_adoption(connection: Connection, delay: AppState, plan: LadderPlan) ->
     adoption = applied(connection, plan).adoption
     delay.learn(plan.queue, adoption)
     if adoption is not None and adoption.in_force:
-        logger.info(
-            "Queue %s is adopted by the policy %s: its failed tasks are rejected",
-            plan.queue,
-            adoption.policy,
-            extra={"queue": plan.queue},
-        )
+        text = "Queue %s is adopted by the policy %s: its failed tasks are rejected"
+        logger.info(text, plan.queue, adoption.policy, extra={"queue": plan.queue})
 
 
 def _missing(connection: Connection, plan: LadderPlan) -> list[Drift]:
@@ -119,10 +111,7 @@ class Step:
 
 
 class Applying:
-    """Retries steps with back-off in a separate thread until each is done, for one connection of a consumer.
-
-    Pauses while the broker is known to have an alarm: it would block each connection that tries until the alarm ends.
-    """
+    """Retries steps with back-off in a thread until each is done; pauses while the broker is known to have an alarm."""
 
     def __init__(self, consumer: Any, publisher: ConfirmingConnection) -> None:
         self._consumer, self._source, self._publisher = consumer, consumer.connection, publisher

@@ -16,20 +16,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import amqp
+from kombu import Connection
 
 from ..amqp.confirms import ChannelEndedError, ConfirmingPublisher, confirming_channel
 from ..amqp.connections import beside, named
 from ..amqp.link import Lasting, Link, State
-
-if TYPE_CHECKING:
-    from kombu import Connection
-
-    from ..amqp.objects import Objects
-    from ..amqp.route import Route
-    from ..exceptions import PublishError
+from ..amqp.objects import Objects
+from ..amqp.route import Route
+from ..exceptions import PublishError
 
 logger = logging.getLogger(__name__)
 
@@ -185,8 +182,6 @@ class ConfirmingConnection:
             self._due.popleft()()
 
     def _turn(self, link: _Link) -> None:
-        """Read received frames, and write waiting copies if possible."""
-
         def act() -> None:
             if link is self._link:  # without a hub another thread may have lost it meanwhile
                 link.turn()
@@ -205,7 +200,6 @@ class ConfirmingConnection:
             self._turn(link)
 
     def _read_on(self, link: _Link) -> None:
-        """Read as long as the connection is in use: in a thread, without a hub."""
         while link is self._link:
             try:
                 select.select([link.sock], [], [], _TICK)
@@ -255,7 +249,6 @@ class ConfirmingConnection:
         logger.warning(text, error, self.waiting, pause)
 
     def _hand_over(self, link: _Link) -> None:
-        """Use a link in the event loop's thread, if there is a loop."""
         if self._consumer.hub is None or threading.get_ident() == self._thread:
             self._adopt(link)
         else:
@@ -264,10 +257,7 @@ class ConfirmingConnection:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def drain(self, timeout: float) -> None:
-        """Wait for all confirms, up to ``timeout`` seconds from one to the next. Blocks: for the worker's shutdown.
-
-        While the broker blocks the connection, the timeout is `BLOCKED_TIMEOUT`; without a connection returns at once.
-        """
+        """Wait for all confirms, up to ``timeout`` s from one to the next, `BLOCKED_TIMEOUT` in an alarm. Blocks."""
         waiting, since = self.waiting, time.monotonic()
         while waiting and (link := self._link) is not None:
             self._turn(link)
@@ -282,10 +272,7 @@ class ConfirmingConnection:
             logger.warning("%d publishes without a confirm at shutdown: their tasks are delivered again", self.waiting)
 
     def takes_copies(self, timeout: float) -> bool:
-        """Return whether the broker accepts copies; wait up to ``timeout`` seconds. Blocks: for the worker's shutdown.
-
-        A broker with an alarm may read written copies after the alarm, long after the connection has closed.
-        """
+        """Return whether the broker takes copies, within ``timeout`` s; in an alarm it would read them later."""
         link = self._link
         if link is None:
             return self._shared

@@ -6,9 +6,7 @@ from typing import Any
 
 from celery.worker.consumer import Consumer as CeleryConsumer
 
-__all__ = [
-    "ConsumerWithoutNativeDelay",
-]
+__all__ = ["ConsumerWithoutNativeDelay"]
 
 _CELERY_NATIVE = "celery.worker.consumer.delayed_delivery:DelayedDelivery"
 _Blueprint: Any = CeleryConsumer.Blueprint  # a class, which the stubs have as a variable

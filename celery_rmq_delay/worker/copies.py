@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import amqp
+from celery import Task
 
 from .. import headers as h
 from ..amqp.capabilities import Capabilities
 from ..amqp.copies import copy_of, parked_copy
 from ..amqp.route import Route
+from ..app.state import AppState
 from ..durations import aware_eta, until_ms
 from ..events.failures import message_of, type_name
 from ..redaction import shortened
 from ..retry.delivery import RetryPath
+from ..topology.exact.base import Topology
 from .flight import InFlight
-
-if TYPE_CHECKING:
-    from celery import Task
-
-    from ..app.state import AppState
-    from ..topology.exact.base import Topology
 
 
 class Copy(NamedTuple):

@@ -7,7 +7,6 @@ tasks as Celery does, and acks those that have failed for good.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import version
@@ -85,24 +84,18 @@ HOOKS: dict[str, tuple[str, ...]] = {
 @lru_cache(maxsize=1)
 def missing() -> tuple[str, ...]:
     """Return the full names of the hooks that the installed versions lack."""
-    return tuple(_missing())
-
-
-def _missing() -> Iterator[str]:
+    found: list[str] = []
     for where, names in HOOKS.items():
         try:
             owner = symbol_by_name(where) if ":" in where else import_module(where)
         except (AttributeError, ImportError):  # noqa: PERF203 - runs once
-            yield where
+            found.append(where)
         else:
-            if not _takes_any(owner):
+            # A function that takes any keyword is the wrapper of a monitoring product, which passes them on.
+            if not (inspect.isfunction(owner) and inspect.getfullargspec(owner).varkw is not None):
                 known = _names(owner)
-                yield from (f"{where}.{name}" for name in names if name not in known)
-
-
-def _takes_any(owner: Any) -> bool:
-    """Return whether a function takes any keyword: a wrapper of a monitoring product, which passes them on."""
-    return inspect.isfunction(owner) and inspect.getfullargspec(owner).varkw is not None
+                found += [f"{where}.{name}" for name in names if name not in known]
+    return tuple(found)
 
 
 def _names(owner: Any) -> set[str]:

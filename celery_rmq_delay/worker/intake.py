@@ -7,25 +7,24 @@ and so does the next one that receives it.
 from __future__ import annotations
 
 import logging
+import math
 import struct
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kombu.exceptions import ContentDisallowed, EncodeError
+from kombu.message import Message
 
 from .. import headers as h
 from ..events.failures import type_name
 from ..exceptions import UnreadableError
+from ..headers import PROPERTIES
 from ..retry.delivery import KEY
 from .copies import Failure
 from .flight import ATTRIBUTE, InFlight, Owed, flight_of
 from .queues import ConsumedQueues
-from .shape import check
-from .tracebacks import format_exception
-
-if TYPE_CHECKING:
-    from kombu.message import Message
+from .trace import format_exception
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +35,7 @@ _OF_DATA = (
 
 
 def guard(consumer: Any, queues: ConsumedQueues) -> None:
-    """Route unreadable messages to the exhausted queue.
-
-    Also messages that Celery would drop by a reject because their queue has no dead-letter exchange.
-    """
+    """Route unreadable messages to the exhausted queue, also those that Celery would drop by a reject."""
     make = consumer.create_task_handler
 
     def create_task_handler(*args: Any, **options: Any) -> Callable[[Message], Any]:
@@ -84,10 +80,7 @@ def _arrived(message: Message, queues: ConsumedQueues) -> InFlight:
 
 
 def _restore_route(flight: InFlight, queues: ConsumedQueues) -> None:
-    """Restore the route by which a message first reached its queue, for tasks of any class.
-
-    Celery publishes retries along it: a message from a delay queue would follow objects that may be deleted.
-    """
+    """Restore the route by which a message first reached its queue: Celery publishes retries of any task along it."""
     flight.headers.pop(KEY, None)  # it can only be forged, or copied by a task
     if queues.delay.settings.for_queue(flight.queue) is not None:
         info = flight.came
@@ -138,3 +131,35 @@ def _give_up(
     # A separate attempt: earlier reports do not hide where the message is now.
     flight.retries = h.retries(flight.headers, flight.queue)
     settling.exhaust(flight, Failure(reason, error, traceback), before_ack=report)
+
+
+def check(headers: Any) -> None:
+    """Raise `UnreadableError` for unreadable headers, or headers on which Celery would fail later."""
+    if PROPERTIES in headers:
+        raise UnreadableError("Its properties cannot be decoded.")
+    _check_limits(headers.get("timelimit"))
+    stamped, stamps = headers.get("stamped_headers"), headers.get("stamps")
+    if stamped and not (isinstance(stamped, (list, tuple)) and all(isinstance(each, str) for each in stamped)):
+        raise UnreadableError("Its stamped_headers are not a list of names.")
+    if stamps and not isinstance(stamps, dict):
+        raise UnreadableError("Its stamps have no names.")
+
+
+def check_payload(payload: Any) -> None:
+    """Raise `UnreadableError` for a body of protocol 1 or 2 that cannot call a task: to Celery it is a success."""
+    if isinstance(payload, dict):
+        _check_limits(payload.get("timelimit"))
+    elif not (isinstance(payload, (list, tuple)) and len(payload) == 3 and isinstance(payload[1], dict)):
+        raise UnreadableError("Its body is not [args, kwargs, embed].")
+
+
+def _check_limits(limits: object) -> None:
+    # The pool would fail only when the task already runs.
+    if limits is not None and not (
+        isinstance(limits, (list, tuple)) and len(limits) in (0, 2) and all(map(_is_limit, limits))
+    ):
+        raise UnreadableError("Its time limits are not two numbers of seconds, or None.")
+
+
+def _is_limit(limit: Any) -> bool:
+    return limit is None or (type(limit) in (int, float) and math.isfinite(limit) and limit >= 0)

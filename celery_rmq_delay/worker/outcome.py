@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
+from celery import Task
 from celery.exceptions import Ignore, Reject, Retry
 from celery.exceptions import Terminated as CeleryTerminated
 from celery.worker import request as stock
@@ -19,12 +20,8 @@ from ..events import schema as events
 from ..retry.decision import Attempt, End, Ending, end
 from ..retry.delivery import Parked
 from ..signals import task_exhausted
+from .flight import InFlight
 from .trace import LeanExceptionInfo
-
-if TYPE_CHECKING:
-    from celery import Task
-
-    from .flight import InFlight
 
 logger = logging.getLogger(__name__)
 
@@ -95,11 +92,9 @@ class Outcome:
         """Log where the message of an exhausted task is, and send the signal."""
         delay, queue = request.flight.settling.delay, request.flight.queue
         shown = command(f"exhausted show {shlex.quote(str(request.id))}", delay.app)
-        logger.warning(
-            "Task %s[%s] is exhausted (%s): it waits in the queue %s, see `%s`",
-            *(request.name, request.id, reason, delay.settings.exhausted_queue, shown),
-            extra={"task_id": request.id, "queue": queue},
-        )
+        facts = request.name, request.id, reason, delay.settings.exhausted_queue, shown
+        text = "Task %s[%s] is exhausted (%s): it waits in the queue %s, see `%s`"
+        logger.warning(text, *facts, extra={"task_id": request.id, "queue": queue})
         self.send(request, task_exhausted, exception=exc, reason=reason)
 
 

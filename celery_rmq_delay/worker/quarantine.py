@@ -11,17 +11,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.worker import state
 from kombu import Consumer, Queue
+from kombu.message import Message
 
 from ..names import quarantine
-
-if TYPE_CHECKING:
-    from kombu.message import Message
-
-    from .confirming import ConfirmingConnection
+from .confirming import ConfirmingConnection
 
 #: The prefix of the consumer tags of quarantined tasks.
 TAG = "rmq-delay-quarantine-"
@@ -32,10 +29,7 @@ _TURN, _FIRST = 0.25, 1.0
 
 
 class Quarantine:
-    """Consumes quarantined tasks on one connection of the consumer.
-
-    ``handle`` receives each of them, and ``refuse`` the unreadable ones.
-    """
+    """Consumes quarantined tasks on one connection: ``handle`` receives them, ``refuse`` the unreadable ones."""
 
     def __init__(
         self,
@@ -125,7 +119,6 @@ class Quarantine:
 
     @property
     def _busy(self) -> int:
-        """The number of tasks in the pool, including those of lost connections."""
         pool = self._celery.pool
         jobs = getattr(getattr(pool, "_pool", None), "_cache", None)
         if jobs is not None:  # prefork's: before Celery 5.7 the requests below miss some, and keep others forever
@@ -134,10 +127,7 @@ class Quarantine:
         return len(state.reserved_requests | state.active_requests) + (waiting.qsize() if waiting is not None else 0)
 
     def wait_for_room(self, name: str) -> None:
-        """Stop consuming the quarantined tasks of an origin queue until a process is free. Waits for no reply.
-
-        Called while one of them is unacked: the consumer's prefetch count is used up, so it is assigned no other.
-        """
+        """Stop consuming quarantined tasks, while one is unacked, until a process is free. Waits for no reply."""
         queue = next((each for each in self._consumer.queues if each.name == quarantine(name)), None)
         tag = self.tags.pop(quarantine(name), None)
         if queue is None or tag is None:  # its consumer was cancelled since

@@ -7,37 +7,35 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kombu import Consumer, Queue
+from amqp.exceptions import NotFound
+from kombu import Connection, Consumer, Queue
 from kombu.common import ignore_errors
+from kombu.message import Message
 
+from .. import headers as h
 from ..amqp.apply import drift
 from ..amqp.connections import beside
+from ..amqp.copies import copy_of
+from ..amqp.route import Route
+from ..app.state import AppState
+from ..commands import command
 from ..events.reporter import Reporter
 from ..exceptions import BrokerBlockedError, LockTimeoutError, OutcomeUnknownError, RmqDelayError, TopologyError
-from ..names import quarantine
-from ..settings.events import check_hook
-from ..topology.exact.loop import Loop
+from ..ladders import Ladder
+from ..retry.decision import Place
+from ..settings.parser import check_hook
+from ..topology.exact.alternatives import Loop
 from .applying import Applying, Step, apply_ladder, ladder_in_force, not_as_planned, plan_of
-from .loop import Releaser
+from .copies import Copy, Failure
+from .flight import InFlight
 from .quarantine import TAG as QUARANTINE_TAG
 from .quarantine import Quarantine
 from .settle import Settling
 from .shutdown import take_the_rest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from amqp import NotFound
-    from kombu import Connection
-    from kombu.message import Message
-
-    from ..amqp.route import Route
-    from ..app.state import AppState
-    from ..ladders import Ladder
-    from ..retry.decision import Place
 
 logger = logging.getLogger(__name__)
 
@@ -100,20 +98,13 @@ class ConsumedQueues:
         self.consumer.call_soon(self.quarantine.start)
 
     def _limit_each_consumer(self) -> None:
-        """Apply the prefetch count per consumer, not per channel, if a quorum queue differs from its plan.
-
-        Otherwise RabbitMQ before 4.0 refuses to consume it. Celery does the same if the app declares a quorum queue.
-        """
+        """Apply the prefetch count per consumer if a quorum queue differs from its plan, for RabbitMQ before 4.0."""
         consumer, differing = self.consumer, self.delay.differing
         if any(self.delay.is_quorum(name) for name in differing.intersection(consumer.app.amqp.queues.consume_from)):
             consumer.task_consumer.qos(prefetch_count=0, apply_global=True)
             consumer.qos.callback = partial(consumer.task_consumer.qos, apply_global=False)
             consumer.qos_global = False
             consumer.qos.set(consumer.qos.value)
-
-    def misses_quarantine(self, error: NotFound) -> bool:
-        """Whether a quarantine queue does not exist, which the next connection declares."""
-        return any(f"'{quarantine(name)}'" in str(error.reply_text) for name in self.settling.applied)
 
     def _connect_exact(self, connection: Any) -> None:
         self._releasers = []
@@ -140,7 +131,6 @@ class ConsumedQueues:
             raise TopologyError(not_as_planned("Exact delays", missing))
 
     def _release(self) -> None:
-        """Start to release the due messages of the loops."""
         if self._releasers:
             return
         releasers = [Releaser(self.settling, each) for each in self.delay.exact.topologies if isinstance(each, Loop)]
@@ -250,17 +240,13 @@ class ConsumedQueues:
         self.quarantine.add(name)
 
     def _resume(self, name: str) -> None:
-        """Consume a queue that had to wait for its ladder."""
         if name in self.settling.applied or not self._is_consumed(name):
             return
         self._take(name)
         self.consumer.add_task_queue(name)
 
     def on_missing(self, route: Route | None = None) -> None:
-        """Declare the objects of ``route``; also apply all ladders again, at most every `_REAPPLY_SECONDS` seconds.
-
-        An operator may have deleted some of them.
-        """
+        """Declare the objects of ``route``, which may be deleted; apply all ladders again, every 10 s at most."""
         if route is not None and any(route.objects) and self.delay.settings.apply_on_start:
             declare = partial(self.delay.exact.prepare, route=route)
             self._applying.later(Step(f"The route to {route.where}", declare, lambda: None))
@@ -314,8 +300,63 @@ class ConsumedQueues:
         return True
 
     def _read_tags(self) -> None:
-        consumer = self.consumer.task_consumer
-        if consumer:
+        if consumer := self.consumer.task_consumer:
             self._tags.update({tag: (queue, False) for queue, tag in consumer._active_tags.items()})
         of_quarantine = self.quarantine.tags.items()
         self._tags.update({tag: (queue.removesuffix(".quarantine"), True) for queue, tag in of_quarantine})
+
+
+#: The prefetch count of one worker, and so its maximum number of outstanding confirms.
+_PREFETCH = 500
+
+
+class Releaser:
+    """Consumes the wait queue of a loop. Any number of workers may share it."""
+
+    def __init__(self, settling: Settling, loop: Loop) -> None:
+        self._settling, self._loop = settling, loop
+        self._consumer: Consumer | None = None
+
+    def consume(self, connection: Any) -> None:
+        """Start consuming. Raises `TopologyError` if the queue does not exist."""
+        channel = connection.channel()
+        channel.basic_qos(0, _PREFETCH, False)
+        wait = Queue(self._loop.wait, no_declare=True)
+        self._consumer = Consumer(
+            channel,
+            [wait],
+            on_message=self.on_message,
+            # It is forwarded as it is: the consumer of its queue fails, too, and moves it to exhausted.
+            on_decode_error=lambda message, _error: self.on_message(message),
+            auto_declare=False,
+        )
+        try:
+            self._consumer.consume()
+        except NotFound as error:
+            raise TopologyError(f"The queue {self._loop.wait!r} does not exist: run `{command('apply')}`.") from error
+
+    def cancel(self) -> None:
+        """Stop consuming."""
+        if self._consumer is not None:
+            self._consumer.cancel()
+
+    def on_message(self, message: Message) -> None:
+        """Release a message that is due by the clock; reject any other, which sends it around again."""
+        address = h.exact_address(message.headers)
+        if address is None:
+            self._give_up(message, f"{h.DUE}={message.headers.get(h.DUE)!r}, {h.TO}={message.headers.get(h.TO)!r}")
+            return
+        queue, due = address
+        if due > h.epoch_ms():
+            message.reject_log_error(logger, self._settling.consumer.connection_errors)
+        else:
+            copy = Copy(copy_of(message, h.without_dead_letters(message.headers)), Route("", queue))
+            # If that queue is missing, the message is rejected and goes around again.
+            # Each round would add a message to the exhausted queue where that queue dead-letters what it refuses.
+            again = self._settling.delay.dead_letters_refused(queue)
+            self._settling.publish(InFlight(message), lambda: copy, may_reject=lambda: True, again=again)
+
+    def _give_up(self, message: Message, found: str) -> None:
+        error = RmqDelayError(f"A message in {self._loop.wait} has no valid due time and queue: {found}.")
+        logger.error("%s It goes to the exhausted queue.", error)
+        self._settling.exhaust(InFlight(message), Failure("undeliverable", error))

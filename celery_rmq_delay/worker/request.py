@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.exceptions import Reject, Retry, WorkerShutdown, WorkerTerminate
 from celery.worker import request as stock
+from kombu.message import Message
 
 from .. import headers as h
 from ..events import schema as events
@@ -22,9 +23,6 @@ from .outcome import Outcome, OutOfMemory, bare, has_succeeded, how_it_ended, re
 from .settle import Settling
 from .trace import LeanExceptionInfo, announce_retry, lost, store_retry
 
-if TYPE_CHECKING:
-    from kombu.message import Message
-
 logger = logging.getLogger(__name__)
 
 #: Ends of an attempt after which Celery may neither ack nor reject the message by itself.
@@ -32,10 +30,7 @@ _FAILURES = (End.FAILED, End.LOST, End.CRASHED, End.REJECTED)
 
 
 class RetryableRequest(stock.Request):
-    """Records how an attempt ended, and settles its message as `retry.decision.end` decides.
-
-    Celery calls ``acknowledge`` and ``reject`` to settle a message; the end of the attempt is recorded before.
-    """
+    """Records how an attempt ended; when Celery settles its message, does what `retry.decision.end` decides."""
 
     acknowledged: bool
 
@@ -82,9 +77,8 @@ class RetryableRequest(stock.Request):
         try:
             super().on_accepted(pid, time_accepted)
         except Exception:  # a pool without processes would neither run nor settle the task
-            logger.exception(
-                "The start of the task %s[%s] was not reported", self.name, self.id, extra={"task_id": self.id}
-            )
+            text = "The start of the task %s[%s] was not reported"
+            logger.exception(text, self.name, self.id, extra={"task_id": self.id})
 
     def on_retry(self, exc_info: Any) -> None:
         """Settle an attempt that is retried."""
@@ -168,14 +162,9 @@ class RetryableRequest(stock.Request):
         """Go on with a message that was delivered again while the attempt ran; if it has ended, settle the message."""
         with self._settling.attempts.lock:
             has_ended = self._settling.attempts.adopt(self)
-            logger.warning(
-                "The broker has delivered the message of the task %s[%s] again, which %s in this worker: it is not run "
-                "again",
-                self.name,
-                self.id,
-                "has ended" if has_ended else "still runs",
-                extra={"task_id": self.id},
-            )
+            stands = "has ended in this worker" if has_ended else "still runs in this worker"
+            text = "The broker has delivered the message of the task %s[%s] again, which %s: it is not run again"
+            logger.warning(text, self.name, self.id, stands, extra={"task_id": self.id})
             self._message, self._on_ack, self._on_reject = flight.message, ack, reject
             self.flight, self._outcome.is_adopted = flight, True
             flight.owed, flight.attempt = Owed.OUTCOME, None
@@ -207,19 +196,12 @@ class RetryableRequest(stock.Request):
             self._already_revoked = True
 
     def _settle_unreported(self) -> None:
-        """Log Celery's exception while it reported the end of an attempt, and settle the message anyway.
-
-        In the consumer's callback the error would end the connection, or the worker, and the message would be delivered
-        again; in the pool's callback the message would stay unacked until the worker stops.
-        """
-        logger.exception(
+        """Log what Celery's report of an attempt's end has raised, and settle the message, which would stay unacked."""
+        text = (
             "The end of the task %s[%s] (%s) could not be stored, or an errback not be called; its message is settled "
-            "anyway",
-            self.name,
-            self.id,
-            self._outcome.end.value,
-            extra={"task_id": self.id},
+            "anyway"
         )
+        logger.exception(text, self.name, self.id, self._outcome.end.value, extra={"task_id": self.id})
         if self._outcome.end is End.REJECTED:
             self.reject(requeue=False)
         else:
@@ -231,7 +213,6 @@ class RetryableRequest(stock.Request):
         return self._outcome.decide(self.flight, self.task)
 
     def _settle(self) -> None:
-        """Carry out the decision."""
         attempts = self._settling.attempts
         with attempts.lock:
             attempts.end(self)

@@ -8,27 +8,54 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from kombu.message import Message
 
 from .. import headers as h
-from ..amqp.backoff import Backoff
 from ..amqp.capabilities import capabilities
 from ..amqp.copies import nack_log_error
+from ..amqp.link import Backoff
+from ..amqp.route import Route
+from ..app.state import AppState
+from ..events.reporter import Reporter
 from ..exceptions import NackedError, PublishError, RefusedError, UnroutableError, UnsendableError
 from ..names import quarantine
-from .attempts import Attempts
+from ..topology.native_retry import NativeRetry
 from .confirming import ConfirmingConnection
 from .copies import Copies, Copy, Failure
-from .flight import InFlight, Owed
-from .requeues import Requeues
+from .flight import Attempts, InFlight, Owed
 
-if TYPE_CHECKING:
-    from kombu.message import Message
+#: A message is in a loop after this many requeues in a row.
+LOOP = 100
+#: Seconds after the last requeue until a loop is over.
+_RECENT = 60.0
 
-    from ..amqp.route import Route
-    from ..app.state import AppState
-    from ..events.reporter import Reporter
-    from ..topology.native_retry import NativeRetry
+
+class Requeues:
+    """The messages that one worker has requeued for ``Reject(requeue=True)``: for the log and `doctor`."""
+
+    def __init__(self) -> None:
+        self._loops: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def add(self, queue: str, task: str, times: int) -> None:
+        """Record that a message was requeued ``times`` times in a row; log the 100th time, the 1000th and so on."""
+        if times < LOOP:
+            return
+        now, known = time.monotonic(), self._loops.get((queue, task))
+        most = max(times, known["most"]) if known and now - known["at"] < _RECENT else times
+        self._loops[queue, task] = {"queue": queue, "task": task, "most": most, "at": now}
+        if str(times).rstrip("0") == "1":
+            text = (
+                "Task %s has requeued a message in queue %s %d times in a row with Reject(requeue=True), which does "
+                "not wait: call self.retry() instead."
+            )
+            logger.warning(text, task, queue, times, extra={"queue": queue})
+
+    def loops(self) -> list[dict[str, Any]]:
+        """Return the loops of the last minute: ``most`` is how often in a row a task requeued a message."""
+        return [loop for loop in self._loops.values() if time.monotonic() - loop["at"] < _RECENT]
+
 
 logger = logging.getLogger(__name__)
 
@@ -89,10 +116,7 @@ class Settling:
             self.publisher.close()
 
     def in_loop(self) -> bool:
-        """Whether this is the main process's event loop, and not a forked child or a thread of the pool.
-
-        Without a hub, `call_soon` waits for the loop's next turn, two seconds, so each thread acts itself.
-        """
+        """Whether this is the event loop, and no child or thread of the pool; without a hub each thread acts itself."""
         return os.getpid() == self._pid and (self.consumer.hub is None or threading.get_ident() == self._thread)
 
     def _act_in_loop(self, act: Callable[[], object]) -> None:
@@ -102,10 +126,7 @@ class Settling:
             self.consumer.call_soon(act)
 
     def restore_prefetch(self, restore: Callable[..., object], *args: Any) -> None:
-        """Restore the prefetch count in the event loop; Celery would do so in the thread that acks a message.
-
-        It waits for a reply, and two threads, or greenlets, that read one connection may both miss it.
-        """
+        """Restore the prefetch count in the event loop: two threads that read one may both miss the reply."""
         if threading.get_ident() == self._thread:
             restore(*args)
         else:
@@ -154,13 +175,9 @@ class Settling:
 
     def quarantine(self, flight: InFlight, crashed: int) -> None:
         """Move a message whose worker was lost to the quarantine queue, or to its end."""
-        task_id = flight.headers.get("id")
-        logger.warning(
-            "A worker was lost, or lost its connection, with the task %r of queue %s: moved to the quarantine queue",
-            task_id,
-            flight.queue,
-            extra={"queue": flight.queue, "task_id": task_id, "crashes": crashed},
-        )
+        task_id, queue = flight.headers.get("id"), flight.queue
+        text = "A worker was lost, or lost its connection, with the task %r of queue %s: moved to the quarantine queue"
+        logger.warning(text, task_id, queue, extra={"queue": queue, "task_id": task_id, "crashes": crashed})
         self.copy_to(quarantine(flight.queue), flight, {h.CRASHES: crashed})
 
     def exhaust(
@@ -247,7 +264,11 @@ class Settling:
         where = route.where
         if flight.is_managed:  # not an unreadable message
             self.to_return[flight] = None
-        self._log_waiting(where, error)
+        now = time.monotonic()
+        again_at, pauses = self._logged.get(where, (now, Backoff(longest=60.0)))
+        if now >= again_at:  # one line for all messages that wait for a destination, and all attempts
+            self._logged[where] = now + pauses.pause(), pauses
+            logger.error("%s The message waits in this worker for another try.", error, extra={"queue": where})
         if isinstance(error, UnroutableError):
             self.consumer.call_soon(self._on_missing, route)  # it uses the connection that was just read
         pause = HOLD_AGAIN
@@ -258,11 +279,3 @@ class Settling:
             flight.pauses = flight.pauses or Backoff(HOLD_AGAIN)
             pause = flight.pauses.pause()
         self.consumer.timer.call_after(pause, self.consumer.call_soon, (again,))
-
-    def _log_waiting(self, where: str, error: PublishError) -> None:
-        """Log messages that wait for a destination: one line for all of them and all attempts, with back-off."""
-        now = time.monotonic()
-        again_at, pauses = self._logged.get(where, (now, Backoff(longest=60.0)))
-        if now >= again_at:
-            self._logged[where] = now + pauses.pause(), pauses
-            logger.error("%s The message waits in this worker for another try.", error, extra={"queue": where})

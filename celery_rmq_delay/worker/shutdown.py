@@ -25,10 +25,7 @@ QUIET = 0.2
 
 
 def disconnect(settling: Settling) -> None:
-    """Return the remaining messages, and wait for outstanding confirms as long as operations do.
-
-    Does not wait in an alarm, in which no confirm would arrive.
-    """
+    """Return the remaining messages, and wait for outstanding confirms; not in an alarm, in which none arrive."""
     if settling.publisher is None:
         return
     for _ in range(2):  # a confirm may release a quarantined task, and a refusal leaves its message
@@ -82,11 +79,7 @@ def _return_what_is_left(settling: Settling) -> None:
 
 
 def _let_acks_arrive(settling: Settling) -> None:
-    """Wait until RabbitMQ has processed the acks for quorum queues.
-
-    When the channel closes, it drops the acks that it has not sent to them: those messages are delivered again. The
-    reliable way, `work_off`, would fetch a message that this worker does not need.
-    """
+    """Wait until RabbitMQ has sent the acks to its quorum queues: a channel that closes drops the others."""
     if settling.delivered > ACKS_AT_ONCE and (answered := _seconds_to_answer(settling)) is not None:
         time.sleep(min(ACKS_LONGEST, max(ACKS_SHORTEST, 5 * answered)))
 
@@ -105,10 +98,8 @@ def _seconds_to_answer(settling: Settling) -> float | None:
 
 
 def _patience() -> float:
-    """Return the seconds for which a stopping worker waits for a reply of the broker."""
     return COLD_TIMEOUT if _is_cold() else CONFIRM_TIMEOUT
 
 
 def _is_cold() -> bool:
-    """Whether the worker stops without waiting for its tasks."""
     return state.should_terminate not in (None, False)

@@ -5,30 +5,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery, Task
 from celery.app.task import Context
 from celery.bootsteps import CLOSE, TERMINATE  # type: ignore[attr-defined]  # the stubs lack them
 from celery.exceptions import InvalidTaskError
 from celery.worker.request import create_request_cls
 from celery.worker.strategy import default
+from kombu.message import Message
 from kombu.utils.imports import symbol_by_name
 
 from .. import headers as h
 from ..durations import aware_eta, until_ms
 from ..exceptions import DelayError, SettingsError
+from ..ladders import Ladder
 from ..names import quarantine
 from ..retry.decision import Action, Arrival, Place, arrive, forgive
 from ..retry.delivery import KEY
 from .flight import InFlight, Owed, flight_of
+from .intake import check_payload
 from .queues import ConsumedQueues
-from .shape import check_payload
-
-if TYPE_CHECKING:
-    from celery import Celery, Task
-    from kombu.message import Message
-
-    from ..ladders import Ladder
 
 logger = logging.getLogger(__name__)
 
@@ -72,11 +69,7 @@ def strategy(task: Task[Any, Any], app: Celery, consumer: Any) -> Callable[..., 
 
 
 def _decide(queues: ConsumedQueues, flight: InFlight, body: Any, task: Task[Any, Any]) -> Arrival | None:
-    """Read a delivery: store its attempt count and `Delivery` where Celery and the task read them.
-
-    Returns what to do with it, None if its queue is excluded. A message that is not run or given up is being moved
-    to another queue when this returns, or is moved when the worker has stopped.
-    """
+    """Read a delivery, set what Celery and the task read, and move it if it does not run; None if it is excluded."""
     message, raw, settling = flight.message, flight.headers, queues.settling
     known = _place(queues, flight, task)
     if known is None:
@@ -180,7 +173,6 @@ def _of_this_worker(flight: InFlight, found: Arrival, *, came_before: bool) -> A
 
 
 def _show(flight: InFlight, eta: Any, *, has_body: bool) -> None:
-    """Set the headers from which Celery makes the task's request."""
     raw = flight.headers
     shown = h.of_task({name: value for name, value in raw.items() if name not in _CELERYS})
     nested = raw.get("headers")  # of a tracing tool; Celery shows a task these, without the others
@@ -191,26 +183,16 @@ def _show(flight: InFlight, eta: Any, *, has_body: bool) -> None:
 
 
 def _wait_for_room(queues: ConsumedQueues, flight: InFlight) -> None:
-    """Move a quarantined task that would wait for the pool to the end of its queue, until the pool has room.
-
-    If its worker is killed meanwhile, it would look like the task that killed it.
-    """
-    task_id = flight.headers.get("id")
-    logger.info(
-        "The pool has no free process: the task %r goes to the end of %s until it has one",
-        task_id,
-        quarantine(flight.queue),
-        extra={"queue": flight.queue, "task_id": task_id},
-    )
-    queues.quarantine.wait_for_room(flight.queue)
-    queues.settling.copy_to(quarantine(flight.queue), flight, {})
+    """Move a quarantined task to the end of its queue until the pool has room: waiting, it looks like a killer."""
+    task_id, queue = flight.headers.get("id"), flight.queue
+    text = "The pool has no free process: the task %r goes to the end of %s until it has one"
+    logger.info(text, task_id, quarantine(queue), extra={"queue": queue, "task_id": task_id})
+    queues.quarantine.wait_for_room(queue)
+    queues.settling.copy_to(quarantine(queue), flight, {})
 
 
 def _eta_to_come(app: Celery, eta: Any) -> Any:
-    """Return the eta of a message, unless it is past.
-
-    Raises `InvalidTaskError`, as Celery does, for an invalid one.
-    """
+    """Return the eta of a message, unless it is past. Raises Celery's `InvalidTaskError` for an invalid one."""
     if not eta:
         return None
     try:

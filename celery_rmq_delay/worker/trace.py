@@ -12,16 +12,17 @@ import inspect
 import logging
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from billiard import current_process
 from billiard.einfo import ExceptionInfo, Traceback
 from billiard.exceptions import WorkerLostError
-from celery import signals, states
+from celery import Task, signals, states
 from celery.app import trace
 from celery.exceptions import Reject, Retry, WorkerShutdown, WorkerTerminate
 from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
@@ -30,10 +31,6 @@ from kombu.utils.encoding import safe_repr
 
 from ..retry.delivery import Retrying
 from .hooks import missing
-from .tracebacks import format_exception
-
-if TYPE_CHECKING:
-    from celery import Task
 
 logger = logging.getLogger(__name__)
 
@@ -41,28 +38,19 @@ Tracer = Callable[..., Any]
 
 
 class LeanExceptionInfo(ExceptionInfo):
-    """An `ExceptionInfo` that is pickled as exception and text.
-
-    ``is_last``: `Task.retry` has refused another retry. ``is_reported``: the failure is stored, and its hooks were
-    called.
-    """
+    """An `ExceptionInfo` pickled as exception and text; ``is_last``: `Task.retry` has refused another retry."""
 
     def __init__(
         self,
         exception: BaseException,
         tb: TracebackType | None,
         text: str,
-        internal: bool = False,
         is_last: bool = False,
         is_reported: bool = True,
     ) -> None:
         kind: Any = type(exception)  # for mypy no exception class is hashable
-        self.type = _pickleable_type(kind)
-        self.exception = exception
-        self.traceback = text
-        self.internal = internal
-        self.is_last, self.is_reported = is_last, is_reported
-        self._tb = tb
+        self.type, self.exception, self.traceback, self.internal = _pickleable_type(kind), exception, text, False
+        self.is_last, self.is_reported, self._tb = is_last, is_reported, tb
 
     @property
     def tb(self) -> Traceback | None:
@@ -79,8 +67,7 @@ class LeanExceptionInfo(ExceptionInfo):
         self._tb = None
 
     def __reduce__(self) -> Any:
-        rest = (self.internal, self.is_last, self.is_reported)
-        return LeanExceptionInfo, (self.exception, None, self.traceback, *rest)
+        return LeanExceptionInfo, (self.exception, None, self.traceback, self.is_last, self.is_reported)
 
 
 def lost(exc: BaseException) -> LeanExceptionInfo:
@@ -97,9 +84,7 @@ def unreported(exc: Exception) -> LeanExceptionInfo:
     )
 
 
-@lru_cache(maxsize=256)
-def _pickleable_type(kind: Any) -> Any:
-    return get_pickleable_etype(kind)
+_pickleable_type: Any = lru_cache(maxsize=256)(get_pickleable_etype)
 
 
 class LeanInfo(trace.TraceInfo):
@@ -161,23 +146,14 @@ class LeanInfo(trace.TraceInfo):
 
 @contextmanager
 def _only_logged(what: str, task: Task[Any, Any], request: Any) -> Iterator[None]:
-    """Log an exception of a hook, a receiver, an errback or the result backend: it is not the attempt's outcome.
-
-    Celery would treat it as the outcome: a retry would be given up, or run twice if it is published, and the tracer
-    would raise.
-    """
+    """Log an exception of a hook, receiver, errback or backend, which Celery would treat as the attempt's outcome."""
     try:
         yield
     except BaseException as raised:
         if isinstance(raised, MemoryError) or _is_of_the_pool(raised, request.id):
             raise
-        logger.exception(
-            "%s of %s[%s] raised; the message is settled anyway",
-            what,
-            task.name,
-            request.id,
-            extra={"task_id": request.id},
-        )
+        text, extra = "%s of %s[%s] raised; the message is settled anyway", {"task_id": request.id}
+        logger.exception(text, what, task.name, request.id, extra=extra)
 
 
 def announce_retry(task: Task[Any, Any], exc: Any, request: Any, reason: Retry, einfo: ExceptionInfo) -> None:
@@ -195,10 +171,7 @@ def store_retry(task: Task[Any, Any], request: Any, exc: Any, traceback: str | N
 
 
 def _forget_frames(*exceptions: BaseException | None) -> None:
-    """Remove the tracebacks of exceptions: each is in a reference cycle with the frame that handles it.
-
-    The replacement of an exception that cannot be pickled has its traceback, too.
-    """
+    """Remove the tracebacks of exceptions and their causes: each is in a cycle with the frame that handles it."""
     for exception in exceptions:
         current = exception
         while current is not None and current.__traceback__ is not None:
@@ -271,7 +244,6 @@ def _of_tracer(left: BaseException, task: Task[Any, Any], task_id: str) -> LeanE
 
 
 def _is_of_the_pool(left: BaseException, task_id: str) -> bool:
-    """Return whether an exception ends a worker, or is how its pool ends a task."""
     if isinstance(left, Exception):
         return False
     if isinstance(left, (WorkerShutdown, WorkerTerminate)):
@@ -295,10 +267,7 @@ def imported(module: str, name: str) -> Any:
 
 
 class LeanTrace:
-    """Descriptor for ``Task.__trace__``: replaces a tracer that is set by one with the lean record.
-
-    Celery sets it in the prefork pool's initializer and in ``Consumer.update_strategies``.
-    """
+    """Descriptor for ``Task.__trace__``, which Celery sets: replaces a tracer by one with the lean record."""
 
     _KEY = "_rmq_delay_trace"
 
@@ -326,3 +295,90 @@ def _closure(function: Tracer) -> dict[str, Any]:
     code = getattr(function, "__code__", None)
     cells = getattr(function, "__closure__", None) or ()
     return {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)} if code else {}
+
+
+_CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+_CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
+_TITLE = "Traceback (most recent call last):\n"
+_CACHED_STACKS = 1024
+#: Python searches the frames for names similar to the missing one ("Did you mean ...?").
+_SUGGESTING = (NameError, AttributeError, ImportError)
+
+_Frames = tuple[tuple[str, str, int, int], ...]
+_stacks: dict[_Frames, str] = {}
+
+
+def format_exception(exception: BaseException, tb: TracebackType | None) -> str:
+    """Return what ``"".join(traceback.format_exception(type(exception), exception, tb))`` returns.
+
+    Failures repeat: the part of the text that depends on code only is cached by the (file, function, line, instruction)
+    of its frames; type and message of the exception are formatted each time.
+    """
+    parts: list[str] = []
+    seen: set[int] = set()
+    link, stack = "", tb
+    current: BaseException | None = exception
+    while current is not None and id(current) not in seen:
+        kind: Any = type(current)  # for mypy no exception class is hashable
+        if _is_group_type(kind):
+            return "".join(traceback.format_exception(type(exception), exception, tb))
+        seen.add(id(current))
+        parts.append(_one(current, stack) + link)
+        if current.__cause__ is not None:
+            current, link = current.__cause__, _CAUSE
+        elif current.__context__ is not None and not current.__suppress_context__:
+            current, link = current.__context__, _CONTEXT
+        else:
+            break
+        stack = current.__traceback__
+    return "".join(reversed(parts))
+
+
+def _one(exception: BaseException, tb: TracebackType | None) -> str:
+    if isinstance(exception, _SUGGESTING):
+        return "".join(traceback.format_exception(type(exception), exception, tb, chain=False))
+    only = _only(exception)
+    return _TITLE + _stack(tb) + only if tb is not None else only
+
+
+def _only(exception: BaseException) -> str:
+    """Return type and message; the standard library extracts the stacks of all causes to do so."""
+    kind: Any = type(exception)
+    name = _plain_name(kind)
+    if name is not None and getattr(exception, "__notes__", None) is None:
+        try:
+            text = str(exception)
+        except Exception:  # noqa: BLE001 - the standard library has a text for it
+            return "".join(traceback.format_exception_only(kind, exception))
+        return f"{name}: {text}\n" if text else f"{name}\n"
+    return "".join(traceback.format_exception_only(kind, exception))
+
+
+@lru_cache(maxsize=256)
+def _plain_name(kind: Any) -> str | None:
+    """Return the standard library's name of an exception; None if it formats more than name and message."""
+    if issubclass(kind, (SyntaxError, *_SUGGESTING)) or _is_group_type(kind):
+        return None
+    module = kind.__module__
+    return kind.__qualname__ if module in ("__main__", "builtins") else f"{module}.{kind.__qualname__}"
+
+
+def _stack(tb: TracebackType) -> str:
+    found = []
+    current: TracebackType | None = tb
+    while current is not None:
+        code = current.tb_frame.f_code
+        found.append((code.co_filename, code.co_name, current.tb_lineno, current.tb_lasti))
+        current = current.tb_next
+    frames = tuple(found)
+    text = _stacks.get(frames)  # another thread may clear them
+    if text is None:
+        if len(_stacks) >= _CACHED_STACKS:
+            _stacks.clear()
+        text = _stacks[frames] = "".join(traceback.format_tb(tb))
+    return text
+
+
+@lru_cache(maxsize=256)
+def _is_group_type(kind: type[BaseException]) -> bool:
+    return any(base.__name__ == "BaseExceptionGroup" for base in kind.__mro__)

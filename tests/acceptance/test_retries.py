@@ -12,7 +12,7 @@ import pytest
 from celery import chain, chord, group
 
 from celery_rmq_delay.operations.doctor.examination import examine
-from celery_rmq_delay.worker.requeues import LOOP
+from celery_rmq_delay.worker.settle import LOOP
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.lab import SETUPS, TIERS, Lab, stored_states
 

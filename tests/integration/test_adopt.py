@@ -28,7 +28,7 @@ from celery_rmq_delay.operations import adoption
 from celery_rmq_delay.operations.adoption import Adopter
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.broker import erlang_binary
-from celery_rmq_delay.topology.adoption import Adoption
+from celery_rmq_delay.topology.applied import Adoption
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan, save_adoption
 from tests.support.brokers.lab import Lab

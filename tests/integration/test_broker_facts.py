@@ -14,7 +14,7 @@ from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.capabilities import Capabilities
 from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.retry.crashes import was_interrupted
+from celery_rmq_delay.retry.decision import was_interrupted
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.topology.ladder import LadderPlan

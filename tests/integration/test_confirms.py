@@ -17,8 +17,8 @@ from celery import Celery
 from celery_rmq_delay.amqp import confirms
 from celery_rmq_delay.amqp.confirms import (
     ConfirmingPublisher,
+    _Pending,
     confirming_channel,
-    lease_error,
     publisher_on,
 )
 from celery_rmq_delay.amqp.copies import copy_of
@@ -187,10 +187,11 @@ def test_a_message_that_finds_its_queue_on_the_next_connection_is_not_unroutable
 
 def test_a_confirm_after_its_queue_may_have_expired_is_no_proof() -> None:
     leased = Route("", "level", leased=(Queue("level"),), lease_ms=5000)
-    now = time.monotonic()
-    assert lease_error(leased, now) is None
-    assert isinstance(lease_error(leased, now - 6), OutcomeUnknownError)
-    assert lease_error(replace(leased, leased=()), now - 6) is None
+    pending = _Pending(1, amqp.Message(), leased, print, sent_at=time.monotonic())
+    assert pending.error is None
+    pending.sent_at -= 6
+    assert isinstance(pending.error, OutcomeUnknownError)
+    assert replace(pending, route=replace(leased, leased=())).error is None
 
 
 def test_after_pending_waits_for_earlier_publishes_only(lab: Lab) -> None:

@@ -12,8 +12,9 @@ import pytest
 from celery import Celery
 
 from celery_rmq_delay import RmqDelayError, install
-from celery_rmq_delay.amqp.apply import bind
+from celery_rmq_delay.amqp.apply import declare
 from celery_rmq_delay.amqp.capabilities import capabilities
+from celery_rmq_delay.amqp.objects import Objects
 from celery_rmq_delay.amqp.record import locked_record
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.management.client import URL_VARIABLE, Management
@@ -350,7 +351,7 @@ def test_a_binding_to_a_ladder_that_is_not_in_force_is_found_and_removed(
     _, old = opened(lab, tiers=["3h"])
     app, plan = opened(lab)
     extra = plan.from_active(old.ladder.id)
-    bind(lab.channel, extra)
+    declare(lab.channel, Objects(bindings=(extra,)))
     url = str(managed.management_url)
 
     finding = found(app, url)["doubled"]

@@ -35,9 +35,8 @@ from celery_rmq_delay.operations.exhausted import Selection, list_exhausted, req
 from celery_rmq_delay.operations.status import read_status
 from celery_rmq_delay.publish import forward
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology.exact.loop import Loop
-from celery_rmq_delay.topology.exact.plugin import Plugin
-from celery_rmq_delay.worker.loop import Releaser
+from celery_rmq_delay.topology.exact.alternatives import Loop, Plugin
+from celery_rmq_delay.worker.queues import Releaser
 from celery_rmq_delay.worker.settle import Settling
 from tests.support.brokers.delays import TICK, assert_on_time, held
 from tests.support.brokers.lab import Lab
@@ -286,7 +285,7 @@ def test_a_call_to_a_queue_of_another_connection_is_refused_with_the_reply_of_th
 @pytest.mark.parametrize("queue_type", ["classic"])
 def test_unused_queues_of_hold_expire(lab: Lab, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = 1.2
-    monkeypatch.setattr("celery_rmq_delay.topology.exact.hold.LEASE_MS", round(1000 * lease))
+    monkeypatch.setattr("celery_rmq_delay.topology.exact.alternatives.LEASE_MS", round(1000 * lease))
     app = make_app(exact_delays="hold")
     route = state_of(app).exact.topologies[0].route(round(1000 * UNIT), queue_of(app))
     holding = route.leased[0].name

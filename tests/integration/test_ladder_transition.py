@@ -20,7 +20,7 @@ from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology.adoption import Adoption
+from celery_rmq_delay.topology.applied import Adoption
 from celery_rmq_delay.topology.common import undeliverable
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan, save_adoption
@@ -305,10 +305,25 @@ def assert_only_one_is_let_in(lab: Lab, in_force: LadderPlan, *, refused: Ladder
     wait_for(lambda: sum(count or 0 for count in ready_counts(lab.connection, delays).values()) == 1)
 
 
-def test_a_lost_record_lets_no_second_ladder_in(lab: Lab) -> None:
-    a, b = lab.applied(lab.plan(A)), lab.plan(B)
+OWN: dict[str, Ladder | None] = {"own": Ladder((15,))}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "changes"),
+    [
+        ({}, {"ladder": B}),
+        ({"own": B}, {"ladder": B}),
+        (OWN, {"tasks": {"own": B}}),
+        (OWN, {"tasks": {"own": None}}),
+    ],
+    ids=["another", "that of a task", "another one of a task", "none of a task"],
+)
+def test_a_lost_record_lets_no_second_ladder_in(
+    lab: Lab, tasks: dict[str, Ladder | None], changes: dict[str, Any]
+) -> None:
+    a = lab.applied(lab.plan(A, tasks))
     lose_record(lab, a)
-    assert_only_one_is_let_in(lab, a, refused=b)
+    assert_only_one_is_let_in(lab, a, refused=replace(a, **changes))
 
 
 def test_a_lost_record_lets_no_ladder_in_that_was_in_force_before(lab: Lab) -> None:
@@ -316,19 +331,6 @@ def test_a_lost_record_lets_no_ladder_in_that_was_in_force_before(lab: Lab) -> N
     apply_plan(lab.connection, b)
     lose_record(lab, b)
     assert_only_one_is_let_in(lab, b, refused=a)
-
-
-def test_a_lost_record_lets_no_ladder_in_that_is_a_tasks_own(lab: Lab) -> None:
-    a = lab.applied(lab.plan(A, {"own": B}))
-    lose_record(lab, a)
-    assert_only_one_is_let_in(lab, a, refused=replace(a, ladder=B))
-
-
-@pytest.mark.parametrize("own", [B, None], ids=["other-tiers", "none-of-its-own"])
-def test_a_lost_record_lets_no_other_ladder_of_a_task_in(lab: Lab, own: Ladder | None) -> None:
-    a = lab.applied(lab.plan(A, {"own": Ladder((15,))}))
-    lose_record(lab, a)
-    assert_only_one_is_let_in(lab, a, refused=replace(a, tasks={"own": own}))
 
 
 def test_a_lost_record_lets_no_other_exhausted_queue_in(lab: Lab) -> None:

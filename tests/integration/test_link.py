@@ -19,8 +19,8 @@ from celery_rmq_delay.amqp.link import Link
 from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.events.writer import EventWriter
 from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.worker.bootstep import _Dropping
 from celery_rmq_delay.worker.confirming import ConfirmingConnection
-from celery_rmq_delay.worker.heartbeats import _Dropping
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.proxy import Proxy, elsewhere

@@ -17,8 +17,8 @@ from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.operations.celery_native_delay import find_leftovers, level, level_names
 from celery_rmq_delay.operations.migration.mover import MOST_INSPECTIONS, WINDOW
 from celery_rmq_delay.operations.migration.service import Request, migrate
+from celery_rmq_delay.topology.exact.alternatives import Hold
 from celery_rmq_delay.topology.exact.base import Options
-from celery_rmq_delay.topology.exact.hold import Hold
 from celery_rmq_delay.topology.exact.registry import make
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.delays import ahead, assert_on_time

@@ -12,9 +12,8 @@ from celery_rmq_delay import headers as h
 from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.operations.celery_native_delay import level_names
+from celery_rmq_delay.topology.exact.alternatives import Hold, Loop
 from celery_rmq_delay.topology.exact.base import Options
-from celery_rmq_delay.topology.exact.hold import Hold
-from celery_rmq_delay.topology.exact.loop import Loop
 from celery_rmq_delay.topology.exact.registry import make
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.delays import assert_on_time, held

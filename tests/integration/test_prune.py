@@ -16,8 +16,9 @@ from celery_rmq_delay.exceptions import LockTimeoutError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.operations.prune import Pruned, prune
+from celery_rmq_delay.topology.applied import Applied
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.transition import Applied, apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.lab import HOUR, Lab, contents
 from tests.support.waiting import BUSY, wait_for
 

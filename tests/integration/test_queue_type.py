@@ -16,8 +16,9 @@ from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import moving, quarantine, return_key
 from celery_rmq_delay.operations.pending import Pending, pending
 from celery_rmq_delay.operations.prune import prune
+from celery_rmq_delay.topology.applied import Applied
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.transition import Applied, apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.kinds import BOTH_TYPES
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.switching import MOVING_STEPS, SOME, TASKS_A, A, B, Probe, crashed_apply, expected, settled

@@ -13,7 +13,7 @@ from celery_rmq_delay.amqp.record import read_record
 from celery_rmq_delay.amqp.scan import inspection_leaves_no_trace
 from celery_rmq_delay.names import quarantine
 from celery_rmq_delay.operations.status import QueueStatus, queue_status, read_status
-from celery_rmq_delay.retry.crashes import was_interrupted
+from celery_rmq_delay.retry.decision import was_interrupted
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import opened, park, plan_of, shop

@@ -12,7 +12,7 @@ import pytest
 from django.db import connection
 
 from celery_rmq_delay.amqp.confirms import ConfirmingPublisher
-from celery_rmq_delay.amqp.frames import tolerant
+from celery_rmq_delay.amqp.connections import tolerant
 from celery_rmq_delay.contrib.django.models import Operation, UnreadableMessage
 from celery_rmq_delay.contrib.django.services import unreadable
 from celery_rmq_delay.contrib.django.services.operations.publishing import Publisher

@@ -1,11 +1,13 @@
-"""Version and capabilities of the broker."""
+"""Version and capabilities of the broker, and the pauses between attempts to reach it."""
 
 from __future__ import annotations
 
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
 from celery_rmq_delay.amqp.capabilities import Capabilities, broker_version
+from celery_rmq_delay.amqp.link import Backoff
 from tests.support.corpus import corpus
 
 
@@ -43,3 +45,10 @@ def test_the_version_is_read_from_the_server_properties(reported: Any, version: 
 def test_capabilities_follow_the_version(version: tuple[int, int, int], reason: bool, keeps: bool, flags: bool) -> None:
     found = Capabilities(version)
     assert (found.reports_death_reason, found.keeps_delivery_count, found.flags_returned) == (reason, keeps, flags)
+
+
+def test_pauses_double_up_to_the_longest_and_begin_again_after_a_success() -> None:
+    backoff = Backoff(first=0.5, longest=3.0)
+    assert [each.pause() for each in repeat(backoff, 5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    backoff.reset()
+    assert backoff.pause() == 0.5

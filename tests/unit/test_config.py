@@ -8,8 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from celery_rmq_delay.durations import MAX_TTL_MS
 from celery_rmq_delay.exceptions import RmqDelayError, SettingsError
@@ -159,25 +157,6 @@ def test_the_error_names_the_setting_as_the_user_wrote_it() -> None:
         parse_settings({"queues": {"a": {"tiers": ["x"]}}}, "CELERY_RMQ_DELAY")
     with pytest.raises(SettingsError, match=r"^CELERY_RMQ_DELAY\.lanes: "):
         parse_settings({"lanes": 1, "jitter": 0.1}, "CELERY_RMQ_DELAY")
-
-
-junk = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
-    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
-    max_leaves=5,
-)
-KEYS = ["tiers", "jitter", "repeat_last", "queue_type", "max_crashes", "queues", "prefix", "lanes", "exhausted_queue"]
-
-
-@given(st.one_of(junk, st.dictionaries(st.sampled_from([*KEYS, "apply_on_start", "strict", "events"]), junk)))
-def test_anything_is_settings_or_a_settings_error(raw: Any) -> None:
-    try:
-        settings = parse_settings(raw)
-    except SettingsError as error:
-        assert error.setting.startswith("rmq_delay")
-        assert error.hint
-    else:
-        assert settings.default.ladder.tiers_ms
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import pytest
 
 from celery_rmq_delay import SettingsError
 from celery_rmq_delay.redaction import DEFAULT_KEYS
-from celery_rmq_delay.settings.events import DJANGO_APP, check_hook
-from celery_rmq_delay.settings.parser import parse_settings
+from celery_rmq_delay.settings.parser import check_hook, parse_settings
+from celery_rmq_delay.settings.values import DJANGO_APP
 from tests.support.corpus import corpus
 
 

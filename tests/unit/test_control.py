@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from celery_rmq_delay.app.state import state_of
-from celery_rmq_delay.topology.adoption import Adoption
-from celery_rmq_delay.worker.control import adoption_changed
+from celery_rmq_delay.topology.applied import Adoption
+from celery_rmq_delay.worker.bootstep import adoption_changed
 from celery_rmq_delay.worker.queues import ConsumedQueues
 from tests.support.apps import app_of
 

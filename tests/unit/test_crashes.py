@@ -7,8 +7,7 @@ from typing import Any
 from celery_rmq_delay.amqp.capabilities import Capabilities
 from celery_rmq_delay.headers import CRASHES
 from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.retry.crashes import crashes, was_interrupted
-from celery_rmq_delay.retry.decision import Action, Arrival, Place, arrive
+from celery_rmq_delay.retry.decision import Action, Arrival, Place, arrive, crashes, was_interrupted
 from tests.support.corpus import corpus
 
 OLD, V40, V43 = Capabilities((3, 10, 8)), Capabilities((4, 0, 5)), Capabilities((4, 3, 6))
@@ -17,12 +16,6 @@ OLD, V40, V43 = Capabilities((3, 10, 8)), Capabilities((4, 0, 5)), Capabilities(
 def rejected(times: int, delivery_count: Any = None) -> dict[str, Any]:
     headers: dict[str, Any] = {"x-death": [{"queue": "q", "reason": "rejected", "count": times}]} if times else {}
     return headers if delivery_count is None else {**headers, "x-delivery-count": delivery_count}
-
-
-@corpus("broker", [OLD, V40, V43])
-@corpus("quorum", [False, True])
-def test_a_message_never_delivered_before_was_not_interrupted(broker: Capabilities, quorum: bool) -> None:
-    assert not was_interrupted(rejected(3, 7), redelivered=False, quorum=quorum, broker=broker)
 
 
 @corpus(

@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 
 from celery_rmq_delay.amqp.objects import Objects
 from celery_rmq_delay.amqp.route import Route
+from celery_rmq_delay.app.exact import ExactDelays
 from celery_rmq_delay.durations import MAX_TTL_MS, until_ms, whole_ms
 from celery_rmq_delay.exceptions import DelayError, SettingsError
 from celery_rmq_delay.headers import DUE, TO
 from celery_rmq_delay.names import MAX_NAME_BYTES, Names
+from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.topology.exact import registry
-from celery_rmq_delay.topology.exact.base import Options, Topology, check_longest
-from celery_rmq_delay.topology.exact.hold import LEASE_MS, Hold, bucket
+from celery_rmq_delay.topology.exact.alternatives import LEASE_MS, Hold, Plugin, bucket
+from celery_rmq_delay.topology.exact.base import Options, Topology
 from celery_rmq_delay.topology.exact.levels import Levels, routing_key, word
-from celery_rmq_delay.topology.exact.plugin import Plugin
 from tests.support.brokers.topics import matches
 from tests.support.corpus import corpus
 
@@ -179,11 +180,8 @@ def test_an_invalid_delay_is_an_error_that_shows_the_value(wrong: object) -> Non
         whole_ms(wrong, "countdown")
 
 
-def test_an_eta_in_the_past_is_now() -> None:
+def test_an_eta_is_the_time_until_then_or_now() -> None:
     assert until_ms(datetime.now(timezone.utc) - timedelta(days=1)) == 0
-
-
-def test_an_eta_to_come_is_the_time_until_then() -> None:
     before = datetime.now(timezone.utc)
     found = timedelta(milliseconds=until_ms(before + timedelta(days=1)))
     passed = datetime.now(timezone.utc) - before
@@ -191,10 +189,10 @@ def test_an_eta_to_come_is_the_time_until_then() -> None:
 
 
 def test_a_delay_above_the_longest_is_an_error_that_names_the_longest() -> None:
-    levels = Levels(options(levels=4))
-    check_longest(15_000, levels, "countdown", 15)
+    exact = ExactDelays(parse_settings({"exact_levels": 4}), "classic")
+    exact.check(15_000, "countdown", 15)
     with pytest.raises(DelayError, match=r"countdown: found 15.001. The longest delay of 'levels' .* is 15s"):
-        check_longest(15_001, levels, "countdown", 15.001)
+        exact.check(15_001, "countdown", 15.001)
 
 
 def test_a_topology_of_ones_own_is_one_class_and_one_call() -> None:

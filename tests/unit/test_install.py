@@ -20,12 +20,19 @@ from tests.support.apps import bare_app
 from tests.support.corpus import corpus
 
 
-def test_install_leaves_its_settings_on_the_app() -> None:
+def test_install_leaves_its_state_on_the_app_and_a_second_call_needs_the_same_settings() -> None:
     app = bare_app({"tiers": ["1s"]})
-    assert find_state(app) is None
+    with pytest.raises(RmqDelayError, match=r"call celery_rmq_delay\.install\(app\)"):
+        state_of(app)
     delay = install(app)
-    assert state_of(app) is delay
+    assert install(app) is delay is state_of(app)
     assert delay.settings.default.ladder == Ladder((1000,))
+    assert sum(str(step).count("LadderStep") for step in app.steps["consumer"]) == 1
+    for other in ({"tiers": ["2s"]}, {"management_url": "http://admin:hidden@rabbit"}):
+        app.conf.rmq_delay = other
+        with pytest.raises(SettingsError, match="install\\(\\) was called with other settings before") as raised:
+            install(app)
+        assert "hidden" not in str(raised.value)
 
 
 def test_install_opens_no_connection() -> None:
@@ -33,25 +40,6 @@ def test_install_opens_no_connection() -> None:
     app.conf.broker_url = "amqp://no.such.host.invalid//"
     install(app)
     assert isinstance(app.amqp.queues["celery"], OriginQueue)
-
-
-def test_the_error_for_an_app_without_install_names_the_call() -> None:
-    with pytest.raises(RmqDelayError, match=r"call celery_rmq_delay\.install\(app\)"):
-        state_of(bare_app())
-
-
-def test_a_second_install_with_the_same_settings_changes_nothing() -> None:
-    app = bare_app({"tiers": ["1s"]})
-    assert install(app) is install(app)
-    assert sum(str(step).count("LadderStep") for step in app.steps["consumer"]) == 1
-
-
-def test_a_second_install_with_other_settings_is_an_error() -> None:
-    app = bare_app({"tiers": ["1s"]})
-    install(app)
-    app.conf.rmq_delay = {"tiers": ["2s"]}
-    with pytest.raises(SettingsError, match="install\\(\\) was called with other settings before"):
-        install(app)
 
 
 def test_a_wrong_setting_is_an_error_at_install_and_installs_nothing() -> None:
@@ -191,15 +179,6 @@ def test_a_route_cached_before_install_leads_to_a_queue_with_a_ladder_afterwards
     assert not isinstance(app.amqp.router.route({}, "shop.charge")["queue"], OriginQueue)
     install(app)
     assert isinstance(app.amqp.router.route({}, "shop.charge")["queue"], OriginQueue)
-
-
-def test_a_second_call_with_another_management_url_shows_no_credentials() -> None:
-    app = bare_app()
-    install(app)
-    app.conf.rmq_delay = {"management_url": "http://admin:hidden@rabbit"}
-    with pytest.raises(SettingsError, match="called with other settings") as raised:
-        install(app)
-    assert "hidden" not in str(raised.value)
 
 
 def test_a_max_retries_in_retry_kwargs_that_the_ladder_cannot_give_is_refused() -> None:

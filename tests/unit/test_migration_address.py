@@ -29,8 +29,8 @@ from celery_rmq_delay.operations.migration.address import (
     in_tier,
     original_keys,
 )
+from celery_rmq_delay.topology.exact.alternatives import Hold
 from celery_rmq_delay.topology.exact.base import Options
-from celery_rmq_delay.topology.exact.hold import Hold
 from celery_rmq_delay.topology.exact.levels import Levels
 from tests.support.corpus import corpus
 

@@ -88,14 +88,6 @@ def test_the_tier_is_read_from_the_return_key_of_the_same_queue_only(queue: str,
     assert tier_of(queue, f"x{key}") == 0
 
 
-@given(queues, st.text())
-def test_any_routing_key_has_a_tier_or_none(queue: str, key: str) -> None:
-    tier_index = tier_of(queue, key)
-    assert tier_index >= 0
-    if tier_index:
-        assert key.startswith(f"{queue}@")
-
-
 @corpus("key", ["a@", "a@-1", "a@+1", "a@1.0", "a@ 1", "a@²", "a", "@", "", "b@1", "a@1@x"])
 def test_other_keys_have_no_tier(key: str) -> None:
     assert tier_of("a", key) == 0

@@ -12,9 +12,9 @@ from celery_rmq_delay.amqp.objects import Binding, Exchange, Objects, Queue, arg
 from celery_rmq_delay.headers import LANE
 from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names, is_derived, quarantine, return_key
+from celery_rmq_delay.topology.applied import Applied
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.transition import Applied
 from tests.support.corpus import corpus
 
 NAMES = Names("p")

@@ -15,8 +15,7 @@ from celery_rmq_delay.management.policies import applying, differences, effectiv
 from celery_rmq_delay.management.records import Policy, QueueDetail
 from celery_rmq_delay.names import Names
 from celery_rmq_delay.operations.adoption import UndoPlan
-from celery_rmq_delay.topology.adoption import Adoption
-from celery_rmq_delay.topology.transition import Applied
+from celery_rmq_delay.topology.applied import Adoption, Applied
 from tests.support.corpus import corpus
 
 NAMES = Names("rmq_delay")

@@ -10,10 +10,9 @@ from celery import Celery
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
-from celery_rmq_delay import install
 from celery_rmq_delay.app.queues import OriginQueue
 from celery_rmq_delay.app.state import AppState, state_of
-from tests.support.apps import app_of, bare_app
+from tests.support.apps import app_of
 from tests.support.corpus import corpus
 
 QUORUM = {
@@ -45,13 +44,6 @@ def test_a_missing_queue_becomes_an_origin_queue_when_it_is_used() -> None:
     assert options["queue"].queue_arguments["x-dead-letter-exchange"] == "rmq_delay.new.dlx"
     app.amqp.queues.select_add("more")
     assert isinstance(app.amqp.queues["more"], OriginQueue)
-
-
-def test_queues_read_before_the_install_are_made_again() -> None:
-    app = bare_app()
-    assert not isinstance(app.amqp.queues["celery"], OriginQueue)
-    install(app)
-    assert isinstance(app.amqp.queues["celery"], OriginQueue)
 
 
 @corpus(
@@ -114,21 +106,10 @@ def test_a_queue_that_cannot_have_a_ladder_is_not_changed(queue: Queue) -> None:
 @corpus("argument", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
 def test_a_queue_that_dead_letters_elsewhere_is_not_changed_and_forwards_its_retries(argument: str) -> None:
     app, delay = installed(Queue("q", queue_arguments={argument: "theirs"}))
-    assert not isinstance(app.amqp.queues["q"], OriginQueue)
-    assert app.amqp.queues["q"].queue_arguments == {argument: "theirs"}
-    assert delay.origin_queues() == ["q"]
-    assert delay.differing == {"q"}
-
-
-@corpus("argument", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
-def test_a_queue_with_its_own_dead_letter_exchange_is_not_changed_and_forwards_retries(
-    argument: str,
-) -> None:
-    app, delay = installed(Queue("q", queue_arguments={argument: "theirs"}))
     assert type(app.amqp.queues["q"]) is Queue
     assert app.amqp.queues["q"].queue_arguments == {argument: "theirs"}
-    assert delay.differing == {"q"}
     assert delay.origin_queues() == ["q"]
+    assert delay.differing == {"q"}
 
 
 def test_a_queue_that_is_left_alone_is_not_changed() -> None:

@@ -41,14 +41,12 @@ def one() -> Celery:
     return one
 
 
-def test_an_app_starts_beside_one_with_a_longer_ladder(one: Celery) -> None:
-    state_of(one).finalize()
-    assert "two.poll" in one.tasks
-
-
-def test_the_plan_has_no_tiers_of_another_apps_tasks(one: Celery) -> None:
+def test_an_app_starts_beside_one_with_a_longer_ladder_and_its_plan_has_no_tiers_of_that_apps_tasks(
+    one: Celery,
+) -> None:
     delay = state_of(one)
     delay.finalize()
+    assert "two.poll" in one.tasks
     assert set(delay.plan("celery", reason_routing=True).tasks) == {"one.ping"}
     assert delay.is_planned("celery", one.tasks["one.ping"])
     assert not delay.is_planned("celery", one.tasks["two.push"])

@@ -18,8 +18,7 @@ from celery.exceptions import Retry
 
 from celery_rmq_delay.retry.delivery import Parked, RetryPath
 from celery_rmq_delay.task import RetryableTask
-from celery_rmq_delay.worker.trace import LeanExceptionInfo, LeanInfo
-from celery_rmq_delay.worker.tracebacks import format_exception
+from celery_rmq_delay.worker.trace import LeanExceptionInfo, LeanInfo, format_exception
 
 
 class Canary:
@@ -77,17 +76,6 @@ def test_the_lean_record_is_small_when_pickled_and_arrives_whole() -> None:
     assert (back.type, back.traceback, str(back.exception)) == (ValueError, ours.traceback, str(ours.exception))
     assert back.tb is None
     assert back.exc_info[2] is None
-
-
-def test_a_parked_retry_survives_pickling() -> None:
-    retry = Retry("m", ValueError("x"), 10)
-    for path in RetryPath:
-        sent = lean(Parked.of(retry, path, 3))
-        back = pickle.loads(pickle.dumps(sent)).exception
-        assert isinstance(back, Parked)
-        assert (back.path, back.tier_index, back.when, back.excs) == (path, 3, 10, retry.excs)
-        assert str(back) == str(retry)
-        assert repr(back.exc) == "ValueError('x')"
 
 
 def test_frames_and_their_variables_are_released() -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_rmq_delay.worker import tracebacks
-from celery_rmq_delay.worker.tracebacks import format_exception
+from celery_rmq_delay.worker import trace as tracebacks
+from celery_rmq_delay.worker.trace import format_exception
 from tests.support.corpus import corpus
 
 
@@ -142,13 +142,9 @@ def assert_same(error: BaseException) -> None:
 
 
 @corpus("case", CASES)
-def test_the_text_is_the_standard_librarys(case: Callable[[], object]) -> None:
-    assert_same(raised(case))
-
-
-@corpus("case", CASES)
-def test_the_text_without_a_traceback_is_the_standard_librarys(case: Callable[[], object]) -> None:
+def test_the_text_with_and_without_a_traceback_is_the_standard_librarys(case: Callable[[], object]) -> None:
     error = raised(case)
+    assert_same(error)
     assert format_exception(error, None) == "".join(traceback.format_exception(type(error), error, None))
 
 

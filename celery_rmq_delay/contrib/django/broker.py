@@ -11,7 +11,7 @@ from celery import Celery
 from celery._state import get_current_app
 from django.utils.module_loading import import_string
 
-from ...amqp.frames import tolerant
+from ...amqp.connections import tolerant
 from ...app.state import AppState, state_of
 from ...exceptions import SettingsError
 from .conf import SETTING, conf

@@ -23,7 +23,7 @@ from ...durations import format_ms
 from ...exceptions import RmqDelayError, SettingsError
 from ...ladders import Ladder
 from ...redaction import shortened
-from ...settings.events import check_hook
+from ...settings.parser import check_hook
 from .broker import celery_app
 from .conf import SETTING, Conf, conf
 from .models import CollectorStatus, TaskRecord, search

@@ -12,7 +12,7 @@ from ..findings import Finding
 
 if TYPE_CHECKING:
     from ...management.records import Policy, QueueDetail
-    from ...topology.adoption import Adoption
+    from ...topology.applied import Adoption
     from ...topology.ladder import LadderPlan
 
 

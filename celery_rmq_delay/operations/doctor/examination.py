@@ -20,10 +20,10 @@ from ...management.client import Management
 from ...management.policies import DLX, NEGATIVE_IS_UNLIMITED, effective_limit
 from ...management.records import Bindings, QueueDetail
 from ...names import quarantine
+from ...topology.applied import REQUEUES
 from ...topology.common import undeliverable
 from ...topology.native_retry import refusal
 from ...topology.transition import lost_record
-from ...worker.requeues import COMMAND as REQUEUES
 from .. import celery_native_delay
 from ..dead_letters import dead_letter_findings
 from ..event_queue import event_findings
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from ...amqp.objects import Queue
     from ...app.state import AppState
     from ...management.records import Policy
+    from ...topology.applied import Applied
     from ...topology.ladder import LadderPlan
-    from ...topology.transition import Applied
 
 _OLDEST = (3, 10, 0)
 #: Seconds to wait for replies of workers.

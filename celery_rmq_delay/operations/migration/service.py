@@ -13,7 +13,7 @@ from ...exceptions import ManagementError, RmqDelayError, SelectionError
 from ...ladders import QueueType
 from ...management.client import Management
 from ...names import Names
-from ...settings.exact import MOST_LEVELS
+from ...settings.values import MOST_LEVELS
 from ...topology.common import managed_queue_arguments
 from ...topology.exact.base import Options
 from . import targets

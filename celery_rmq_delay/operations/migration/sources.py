@@ -10,10 +10,9 @@ from ...app.inventory import applied, plans
 from ...durations import aware_eta
 from ...exceptions import RmqDelayError
 from ...management.client import Management
+from ...topology.exact.alternatives import Hold, Loop
 from ...topology.exact.base import Options
-from ...topology.exact.hold import Hold
 from ...topology.exact.levels import Levels
-from ...topology.exact.loop import Loop
 from .. import celery_native_delay
 from .address import (
     Address,

@@ -12,7 +12,7 @@ from ...amqp.route import Route
 from ...app.exact import ExactDelays
 from ...durations import format_ms
 from ...exceptions import CannotHoldError, RmqDelayError
-from ...topology.exact.loop import Loop
+from ...topology.exact.alternatives import Loop
 from .address import Address, Destination
 
 if TYPE_CHECKING:

@@ -12,11 +12,10 @@ from ...amqp.capabilities import capabilities
 from ...app.inventory import applied, plans
 from ...durations import parse_ms
 from ...names import moving, parse_delay_queue, quarantine
-from ...settings.exact import MOST_LEVELS
+from ...settings.values import MOST_LEVELS
+from ...topology.exact.alternatives import Loop, Plugin
 from ...topology.exact.base import Options, Topology
 from ...topology.exact.levels import Levels
-from ...topology.exact.loop import Loop
-from ...topology.exact.plugin import Plugin
 from ..migration.sources import Tier
 from ..steps import Kind
 
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from ...app.state import AppState
     from ...management.client import Management
     from ...management.records import Policy, QueueDetail
+    from ...topology.applied import Applied
     from ...topology.ladder import LadderPlan
-    from ...topology.transition import Applied
 
 _EXACT = re.compile(r"(levels|loop)\.([0-9a-z.]+)\.(classic|quorum)\.(?:due(\..+)|[a-z0-9]+)", re.DOTALL)
 

@@ -15,7 +15,7 @@ from ...app.queues import has_argument
 from ...exceptions import AdoptionError
 from ...management.policies import DLX, find_ours
 from ...names import moving, quarantine
-from ...topology.transition import Applied
+from ...topology.applied import Applied
 from ..adoption import Adopter
 from ..steps import Deleted, delete_exchange, delete_queue, drop_queue, no_fence, unbind
 from .broker import Broker

@@ -9,9 +9,8 @@ from ...amqp.apply import consumer_count, inspect_queue
 from ...commands import command
 from ...exceptions import PublishError
 from ...topology.common import undeliverable
+from ...topology.exact.alternatives import Hold, Plugin
 from ...topology.exact.base import arrivals
-from ...topology.exact.hold import Hold
-from ...topology.exact.plugin import Plugin
 from ..migration.service import poison_queue
 from ..steps import AGAIN, Problem, Step, delete_exchange, delete_queue, drop_queue, unbind
 from .broker import USE_MANAGEMENT, Broker

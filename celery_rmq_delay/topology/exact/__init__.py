@@ -1,1 +1,1 @@
-"""Topologies for exact delays: one module each, and a registry of names."""
+"""Topologies for exact delays, and a registry of their names."""

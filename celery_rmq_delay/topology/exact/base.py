@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+from kombu import Connection
 
 from ...amqp.objects import Binding, Exchange, Objects
 from ...amqp.route import Route
-from ...durations import format_ms
-from ...exceptions import DelayError
 from ...headers import DUE, TO, epoch_ms
+from ...ladders import QueueType
 from ...names import Names
 from ..common import safety_net, undeliverable
-
-if TYPE_CHECKING:
-    from kombu import Connection
-
-    from ...ladders import QueueType
-
-__all__ = [
-    "Options",
-    "Route",
-    "Topology",
-    "arrival",
-    "arrivals",
-    "check_longest",
-    "due_headers",
-    "mark",
-    "safety_net",
-    "undeliverable",
-    "units",
-]
 
 
 @dataclass(frozen=True)
@@ -67,7 +49,7 @@ class Topology(Protocol):
     #: The longest delay; milliseconds.
     max_ms: int
     #: A queue that a worker has to consume, so that messages become due; None where the broker needs no worker.
-    consumed: str | None
+    consumed: str | None = None
 
     def frame(self) -> Objects:
         """Return the objects that all queues share.
@@ -88,28 +70,18 @@ class Topology(Protocol):
         """Return the shared queues in which messages wait, in the order of their declaration.
 
         A topology may have more. If none of them exists, no delay was used yet, or nothing waits. The shared objects
-        can contain a `mark` of them, which saves inspecting each queue.
+        can contain an ``auto_delete`` exchange that is bound to them: it saves inspecting each queue.
         """
+        return ()
 
     def check(self, connection: Connection) -> None:
         """Raise `TopologyError` where the connected broker does not support the topology."""
-
-
-# -- common parts of topologies ---------------------------------------------------------------------------------------
+        return  # most need nothing of it
 
 
 def units(delay_ms: int, unit_ms: int) -> int:
     """Return a delay in whole units, rounded up."""
     return -(-delay_ms // unit_ms)
-
-
-def mark(name: str, queues: tuple[str, ...]) -> Objects:
-    """Return an exchange that exists as long as any of ``queues`` does; AMQP can check whether an exchange exists.
-
-    RabbitMQ deletes it with its last binding. No message is published there.
-    """
-    exchange = Exchange(name, "fanout", auto_delete=True)
-    return Objects(exchanges=(exchange,), bindings=tuple(Binding(name, queue) for queue in queues))
 
 
 def arrivals(names: Names) -> str:
@@ -131,13 +103,3 @@ def arrival(options: Options, queue: str) -> Objects:
 def due_headers(delay_ms: int, queue: str, now_ms: int | None = None) -> dict[str, Any]:
     """Return the headers for the due time of a message and its queue."""
     return {DUE: (epoch_ms() if now_ms is None else now_ms) + delay_ms, TO: queue}
-
-
-def check_longest(delay_ms: int, topology: Topology, what: str, found: object) -> None:
-    """Raise `DelayError` for a delay that the topology cannot hold."""
-    if delay_ms > topology.max_ms:
-        hint = (
-            f"The longest delay of {topology.name!r} with a unit of {format_ms(topology.unit_ms)} is "
-            f"{format_ms(topology.max_ms)}: use a shorter one, or a larger exact_unit."
-        )
-        raise DelayError(what, found, hint)

@@ -18,7 +18,6 @@ full:
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ...amqp.objects import Binding, Exchange, Objects, Queue, arguments
@@ -26,17 +25,13 @@ from ...amqp.route import Route
 from ...durations import MAX_TTL_MS, format_ms
 from ...names import MAX_NAME_BYTES, digest, limited
 from ..common import managed_queue_arguments, safe_dead_lettering, safety_net, undeliverable
-from .base import Options, arrival, arrivals, due_headers, mark, units
-
-if TYPE_CHECKING:
-    from kombu import Connection
+from .base import Options, Topology, arrival, arrivals, due_headers, units
 
 
-class Levels:
+class Levels(Topology):
     """The default: no plugin or worker, any queue type, one set of queues for all destinations."""
 
     name = "levels"
-    consumed: str | None = None
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -70,7 +65,9 @@ class Levels:
         found = self._delivery()
         for number in range(self.levels):
             found += self._level(number)
-        return found + mark(self.mark, self.holding())
+        # RabbitMQ deletes it with its last binding; no message is published there.
+        mark = Exchange(self.mark, "fanout", auto_delete=True)
+        return found + Objects((mark,), bindings=tuple(Binding(self.mark, queue) for queue in self.holding()))
 
     def arrival(self, queue: str) -> Objects:
         """Return the exchange after the lowest level, and the way from there to ``queue``."""
@@ -92,21 +89,18 @@ class Levels:
 
     def route(self, delay_ms: int, queue: str) -> Route:
         """Return the route through the levels, from the highest bit that is set."""
+        if queue not in self._routes:
+            self._routes[queue] = self.frame() + self.arrival(queue)
         count = units(delay_ms, self.unit_ms)
         return Route(
             exchange=self.level(count.bit_length() - 1),
             routing_key=routing_key(queue, count),
             delay_ms=count * self.unit_ms,
-            objects=self._objects(queue),
+            objects=self._routes[queue],
             key=(self._base, queue),
             headers=due_headers(delay_ms, queue),
             sorts=self._options.sorts,
         )
-
-    def _objects(self, queue: str) -> Objects:
-        if queue not in self._routes:
-            self._routes[queue] = self.frame() + self.arrival(queue)
-        return self._routes[queue]
 
     def binding(self, queue: str) -> Binding:
         """Return the binding that routes messages from the lowest level to ``queue``, or to its due queue."""
@@ -121,9 +115,6 @@ class Levels:
         """Return the levels' queues, the shortest first."""
         return tuple(self.level(number) for number in range(self.levels))
 
-    def check(self, connection: Connection) -> None:
-        """Do nothing: every version of RabbitMQ supports it."""
-
     def _delivery(self) -> Objects:
         exchange = Exchange(self.delivery, "topic", undeliverable(self._options.names))
         return safety_net(self._options.names, self._options.exhausted) + Objects(exchanges=(exchange,))
@@ -131,19 +122,12 @@ class Levels:
     def _level(self, number: int) -> Objects:
         name = self.level(number)
         below = self.level(number - 1) if number else self.delivery
-        declared = {
-            **self._declared,
-            "x-message-ttl": self.unit_ms * 2**number,
-            "x-dead-letter-exchange": below,
-        }
+        declared = {**self._declared, "x-message-ttl": self.unit_ms * 2**number, "x-dead-letter-exchange": below}
         before = "*." * (number + 1)
         return Objects(
             exchanges=(Exchange(name, "topic"),),
             queues=(Queue(name, arguments(declared)),),
-            bindings=(
-                Binding(name, name, key=f"{before}1.#"),
-                Binding(name, below, to="exchange", key=f"{before}0.#"),
-            ),
+            bindings=(Binding(name, name, key=f"{before}1.#"), Binding(name, below, to="exchange", key=f"{before}0.#")),
         )
 
 

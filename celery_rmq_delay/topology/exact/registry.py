@@ -1,7 +1,7 @@
 """The registry of topologies for exact delays.
 
-A topology is one module: a class that takes `Options` and implements `Topology`, and one line in `_FACTORIES`, or a
-call of `register` in another package.
+A topology is a class that takes `Options` and implements `Topology`, and one line in `_FACTORIES`, or a call of
+`register` in another package.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...exceptions import SettingsError
+from .alternatives import Hold, Loop, Plugin
 from .base import Options, Topology
-from .hold import Hold
 from .levels import Levels
-from .loop import Loop
-from .plugin import Plugin
 
 Factory = Callable[[Options], Topology]
-
 
 _FACTORIES: dict[str, Factory] = {"levels": Levels, "hold": Hold, "loop": Loop, "plugin": Plugin}
 

@@ -16,8 +16,9 @@ from celery_rmq_delay.amqp import apply, record
 from celery_rmq_delay.amqp.record import Record, read_record
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
+from celery_rmq_delay.topology.applied import Applied
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.transition import Applied, apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.waiting import wait_for
 
@@ -41,7 +42,7 @@ class CrashError(Exception):
 
 #: The steps of a change: functions by their owner, with access to their channel.
 STEPS: tuple[tuple[Any, str, Callable[..., amqp.Channel]], ...] = (
-    *((apply, name, lambda channel, *_: channel) for name in ("declare", "bind", "unbind")),
+    *((apply, name, lambda channel, *_: channel) for name in ("declare", "unbind")),
     # _drop_older comes after the confirm of the saved value
     *((Record, name, lambda record, *_: record._channel) for name in ("save", "_drop_older")),
     (amqp.Channel, "exchange_delete", lambda channel, *_: channel),

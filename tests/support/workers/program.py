@@ -24,7 +24,7 @@ _LOADED.set_forkserver_preload(
         "celery.worker.components",
         "celery.worker.consumer",
         "celery_rmq_delay.worker.bootstep",
-        "celery_rmq_delay.worker.control",
+        "celery_rmq_delay.worker.bootstep",
         "celery_rmq_delay.task",
         "kombu.transport.pyamqp",
         "redis",

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from django.db import DatabaseError, DataError, Error, IntegrityError, reset_queries
 
-from ....amqp.backoff import Backoff
+from ....amqp.link import Backoff
 from ....events.schema import ROLLUP_SECONDS
 from ....exceptions import AbandonedError, HistoryError, RmqDelayError
 from ..transactions import retried

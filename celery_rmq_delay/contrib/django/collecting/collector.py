@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ....amqp.backoff import Backoff
+from ....amqp.link import Backoff
 from ....exceptions import AbandonedError
 from .batches import Writer, Written
 from .consumer import CONNECTION_ERRORS, Consumer

@@ -12,7 +12,7 @@ from typing import Any
 import amqp
 from amqp import serialization, spec
 
-from ....amqp.frames import assembling
+from ....amqp.connections import assembling
 
 _DELIVER = bytes((0, spec.Basic.Deliver[0], 0, spec.Basic.Deliver[1]))
 #: Class id, weight and body size stand before the properties.
