@@ -27,7 +27,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator  # noqa: E402
 
 from celery_rmq_delay.testing import PrivateBroker  # noqa: E402
-from celery_rmq_delay.testing.servers.ports import free_port  # noqa: E402
+from celery_rmq_delay.testing.servers.host import free_port  # noqa: E402
 from tests.support import monitoring  # noqa: E402
 from tests.support.browser import inside  # noqa: E402
 from tests.support.browser.shop import Shop  # noqa: E402

@@ -1,4 +1,4 @@
-"""Shared parts of the commands: error reporting, options, connection and output."""
+"""Shared parts of the commands: the frame that reports errors and prints results, options and connections."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import partial, wraps
+from typing import Any, NamedTuple
 
 import click
 from amqp.exceptions import AMQPError
+from celery import Celery
 from celery.bin.base import CeleryCommand
+from kombu import Connection
 from kombu.exceptions import KombuError
 
-from ..amqp.scan import SCAN_LIMIT
 from ..app.inventory import connect
 from ..app.state import AppState, find_state, state_of
 from ..commands import PLACEHOLDER, command
 from ..exceptions import RmqDelayError, SelectionError, SettingsError
-from ..management.client import URL_VARIABLE
+from ..management.client import URL_VARIABLE, Management
 from ..stopping import exit_at_once, handling, interrupted_in_time, stop_behind
-
-if TYPE_CHECKING:
-    from celery import Celery
-    from kombu import Connection
 
 #: Characters that a terminal may take for commands; a message may have them in its task's name or id.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -70,27 +67,39 @@ def _line(error: object) -> str:
     return " ".join(str(error).split())
 
 
-def options(*given: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Add these options to a command, in this order, and pass its context."""
+class Output(NamedTuple):
+    """What a command prints: ``data`` with ``--json``, else ``text``; None: it has printed it. Then its exit code."""
 
-    def decorate(function: Any) -> Any:
-        for option in reversed(given):
-            function = option(function)
-        return click.pass_context(function)
+    data: Any
+    text: str | None
+    exit_code: int = 0
+
+
+def command_of(*options: Callable[[Any], Any], name: str | None = None) -> Callable[[Any], click.Command]:
+    """Make a command of a function that gets the context and returns its `Output`; it gets ``--json``, too."""
+
+    def decorate(function: Callable[..., Output]) -> click.Command:
+        @wraps(function)
+        def run(ctx: click.Context, as_json: bool, **given: Any) -> None:
+            data, text, exit_code = function(ctx, **given)
+            if as_json:
+                click.echo(json.dumps(data, indent=2, default=str))
+            elif text is not None:
+                click.echo(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text))
+            ctx.exit(exit_code)
+
+        decorated: Any = run
+        for option in reversed((*options, click.option("--json", "as_json", is_flag=True, help="Print JSON."))):
+            decorated = option(decorated)
+        return click.command(name, cls=Command)(click.pass_context(decorated))
 
     return decorate
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 only = click.option("--queue", "only", multiple=True, help="Only this origin queue; may be given several times.")
 verbose_option = partial(click.option, "--verbose", is_flag=True)
 limit_option = click.option("--limit", type=click.IntRange(1), help="At most this many messages.")
-scan_option = click.option(
-    "--scan-limit", type=click.IntRange(1), default=SCAN_LIMIT, show_default=True, help="Messages to inspect per queue."
-)
-
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required with --json.")
-
 no_management_option = click.option("--no-management", is_flag=True, help="Do not use the management API.")
 management_option = click.option("--management-url", help=f"Base URL of the management API; also {URL_VARIABLE}.")
 
@@ -104,9 +113,14 @@ def connected(app: Celery) -> Iterator[tuple[AppState, Connection]]:
         yield delay, connection
 
 
-def require_answer(*, as_json: bool, answered: bool) -> None:
+def management_of(delay: AppState, connection: Connection, url: str | None) -> Management:
+    """Return a client of the management API, at ``url`` if that is set."""
+    return Management.of(connection, url, delay.settings.management_url)
+
+
+def require_answer(ctx: click.Context, *, answered: bool) -> None:
     """Raise a usage error where a command with ``--json`` would ask."""
-    if as_json and not answered:
+    if ctx.params["as_json"] and not answered:
         raise click.UsageError("--json does not ask for confirmation: add --yes.")
 
 
@@ -122,8 +136,3 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
     with handling(receive):
         yield lambda: bool(received)
-
-
-def show(data: Any, words: str, *, as_json: bool) -> None:
-    """Print ``data`` as JSON, or ``words``, in which control characters of messages are replaced."""
-    click.echo(json.dumps(data, indent=2, default=str) if as_json else _CONTROL.sub("\N{REPLACEMENT CHARACTER}", words))

@@ -6,20 +6,17 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from ..durations import format_ms
-from ..management.policies import PolicyPlan, differences
+from ..management.records import PolicyPlan, differences
 from ..operations.adoption import Outcome as AdoptionOutcome
 from ..operations.adoption import UndoPlan
-from ..operations.deletion import Deletion
-from ..operations.exact_delays import ExactStatus
+from ..operations.deletion import Deletion, Kind
 from ..operations.exhausted import SHOWN_APART, ExhaustedDetails, ExhaustedMessage, Outcome
-from ..operations.findings import Finding
-from ..operations.parked import ParkedList, ParkedTask
+from ..operations.parked import ParkedList, ParkedTask, Released
 from ..operations.pending import Pending, ladder_change
 from ..operations.prune import Pruned
-from ..operations.release import Released
-from ..operations.status import QueueStatus, Status, TierStatus
-from ..operations.steps import Kind
-from ..operations.uninstall.leftovers import Report
+from ..operations.results import Finding
+from ..operations.status import ExactStatus, QueueStatus, Status, TierStatus
+from ..operations.uninstall.broker import Report
 from ..tables import table
 
 #: Number of objects, left for the same reason, that a short text names.
@@ -39,25 +36,21 @@ def _plan_lines(found: Pending) -> Iterator[str]:
         yield f"{found.queue}: nothing to do"
         return
     yield f"{found.queue}:"
-    for each in found.create:
-        yield f"  + {each.kind} {each.name}"
+    yield from (f"  + {each.kind} {each.name}" for each in found.create)
     yield from (f"  + binding {binding.text}" for binding in found.unbound or ())
     yield from (f"  - binding {binding.text}" for binding in found.doubled or ())
-    for each in found.replace:
-        yield f"  ~ {each.kind} {each.name}: {each.problem}"
-    for each in found.conflicts:
-        yield f"  ! {each.kind} {each.name} cannot be changed: {each.problem}"
+    yield from (f"  ~ {each.kind} {each.name}: {each.problem}" for each in found.replace)
+    yield from (f"  ! {each.kind} {each.name} cannot be changed: {each.problem}" for each in found.conflicts)
     if found.ladder:
         yield f"  ~ ladder: {' -> '.join(ladder_change(*found.ladder))}"
     for task, change in found.tasks.items():
         yield f"  ~ ladder of task {task}: {' -> '.join(ladder_change(*change, none=_QUEUES_OWN))}"
-    for is_found, line in (
-        (found.lost, "  ! the record of the ladder in force is gone: see doctor"),
-        (found.routing, "  ~ routing by death reason: as this version of RabbitMQ needs it"),
-        (found.unfinished, "  ~ finish an interrupted change of ladders"),
-    ):
-        if is_found:
-            yield line
+    if found.lost:
+        yield "  ! the record of the ladder in force is gone: see doctor"
+    if found.routing:
+        yield "  ~ routing by death reason: as this version of RabbitMQ needs it"
+    if found.unfinished:
+        yield "  ~ finish an interrupted change of ladders"
 
 
 def status_text(status: Status) -> str:
@@ -70,10 +63,8 @@ def status_text(status: Status) -> str:
         waiting = "does not exist yet" if status.events.waiting is None else f"{status.events.waiting} waiting"
         lines.append(f"events ({status.events.queue}): {waiting}")
     lines += map(_held_line, status.native_retry)
-    due = (status.dead_letters or {}).items()
-    lines += [
-        f"{name} holds back {count} messages that are due: their queue is full, or missing" for name, count in due
-    ]
+    for name, count in (status.dead_letters or {}).items():
+        lines.append(f"{name} holds back {count} messages that are due: their queue is full, or missing")
     return "\n".join([table(headings, rows), "", *lines])
 
 
@@ -235,12 +226,16 @@ def policy_text(plan: PolicyPlan) -> str:
         lines.append(f"    merged from the policy {plan.base.name} (priority {plan.base.priority}), which stays")
     changes = plan.changes
     lines += [f"      {key}: {policy.definition[key]}" for key in sorted(policy.definition) if key not in changes]
-    for key, (before, after) in changes.items():
-        sign, value = ("+", after) if before is None else ("-", before) if after is None else ("~", None)
-        lines.append(f"    {sign} {key}: {f'{before} -> {after}' if sign == '~' else value}")
+    lines += [_changed(key, *change) for key, change in changes.items()]
     if plan.operator_policy:
         lines.append(f"    the operator policy {plan.operator_policy} still applies, too")
     return "\n".join(lines)
+
+
+def _changed(key: str, before: object, after: object) -> str:
+    if before is None:
+        return f"    + {key}: {after}"
+    return f"    - {key}: {before}" if after is None else f"    ~ {key}: {before} -> {after}"
 
 
 def undo_text(plan: UndoPlan) -> str:
@@ -249,10 +244,7 @@ def undo_text(plan: UndoPlan) -> str:
         return f"{plan.queue}: the policy no longer exists; workers are notified to forward"
     lines = [f"{plan.queue}:", f"  - policy {plan.policy.name}: pattern {plan.policy.pattern}"]
     left = plan.base.definition if plan.base else {}
-    for key, (before, after) in differences(plan.policy.definition, left).items():
-        lines.append(
-            f"    {'-' if after is None else '~'} {key}: {before if after is None else f'{before} -> {after}'}"
-        )
+    lines += [_changed(key, *change) for key, change in differences(plan.policy.definition, left).items()]
     lines.append(f"    then the policy {plan.base.name} applies" if plan.base else "    then no policy applies")
     return "\n".join(lines)
 

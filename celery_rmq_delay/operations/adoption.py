@@ -14,27 +14,32 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from kombu import Connection
 
 from ..amqp.apply import consumer_count
 from ..amqp.capabilities import capabilities
 from ..app.inventory import applied, plans
+from ..app.state import AppState
 from ..commands import command
 from ..exceptions import AdoptionError
-from ..management.policies import DLX, PolicyPlan, applying, effective_limit, find_ours, plan_policy, wanted_keys
-from ..management.records import Policy
+from ..management.client import Management
+from ..management.records import (
+    DLX,
+    Policy,
+    PolicyPlan,
+    QueueDetail,
+    applying,
+    effective_limit,
+    find_ours,
+    plan_policy,
+    wanted_keys,
+)
 from ..topology.applied import COMMAND, Adoption
+from ..topology.ladder import LadderPlan
 from ..topology.transition import apply_plan, save_adoption
-from .results import Result
-from .waiting import poll
-
-if TYPE_CHECKING:
-    from kombu import Connection
-
-    from ..app.state import AppState
-    from ..management.client import Management
-    from ..management.records import QueueDetail
-    from ..topology.ladder import LadderPlan
+from .results import Result, poll
 
 
 @dataclass(frozen=True)
@@ -99,14 +104,9 @@ class UndoPlan:
 class Adopter:
     """Plan and carry out adoptions and undos for an app's queues, over AMQP and the management API."""
 
-    def __init__(
-        self, delay: AppState, connection: Connection, management: Management, patience: Patience | None = None
-    ) -> None:
+    def __init__(self, delay: AppState, connection: Connection, management: Management) -> None:
         self.delay, self.connection, self.management = delay, connection, management
-        self.patience = patience or PATIENCE
-        self.names = delay.settings.names
-
-    # -- adopt ---------------------------------------------------------------------------------------------------
+        self.patience, self.names = PATIENCE, delay.settings.names
 
     def plan(self, queue: str, *, replace: bool = False) -> PolicyPlan:
         """Return the policy to write. Changes nothing; raises `AdoptionError` if no policy can adopt it."""
@@ -185,8 +185,6 @@ class Adopter:
         else:
             self.management.delete_policy(plan.policy.name)
 
-    # -- undo ----------------------------------------------------------------------------------------------------
-
     def plan_undo(self, queue: str) -> UndoPlan:
         """Return what an undo removes; false if there is nothing. Changes nothing.
 
@@ -246,8 +244,6 @@ class Adopter:
                 f"Workers already forward. Run `{command('doctor', self.delay.app)}`, then --undo again."
             )
 
-    # -- both ----------------------------------------------------------------------------------------------------
-
     def _ladder(self, queue: str) -> LadderPlan:
         (found,) = plans(self.connection, self.delay, [queue])
         return found
@@ -299,11 +295,8 @@ class Adopter:
 
 
 def _is_as_written(policy: Policy, adoption: Adoption) -> bool:
-    return (policy.pattern, policy.priority, dict(policy.definition)) == (
-        adoption.pattern,
-        adoption.priority,
-        dict(adoption.definition),
-    )
+    written = adoption.pattern, adoption.priority, dict(adoption.definition)
+    return (policy.pattern, policy.priority, dict(policy.definition)) == written
 
 
 def _unanswered_text(outcome: Outcome) -> str:

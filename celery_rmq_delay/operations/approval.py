@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import amqp
 from celery import Task
 
 from ..amqp.bodies import UndecodableError, decode
 from ..signals import before_requeue, requeue_failed
-
-if TYPE_CHECKING:
-    import amqp
 
 
 def objection(message: amqp.Message, queue: str) -> str:

@@ -157,9 +157,6 @@ class Workload:
             raise SettingsError("levels", self.levels, hint)
 
 
-# -- parked messages --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class TierFlow:
     """One tier. ``parked`` in a steady state; ``parked_outage`` at the end of the outage, None without one."""
@@ -232,9 +229,9 @@ def flow(rate_per_s: float, failures: Sequence[float], ladder: Ladder, outage_ms
         *at_end, attempts_then, exhausted_then = (_mean(values) for values in zip(*lanes, strict=True))
         factor = sum(at_end) / sum(parked) if sum(parked) else None
         peaks, outage = at_end, Outage(outage_ms, sum(at_end), factor, attempts_then, exhausted_then)
-    tiers = zip(range(1, len(ladder) + 1), ladder.tiers_ms, arrivals, parked, peaks, strict=True)
+    tiers = map(TierFlow, range(1, len(ladder) + 1), ladder.tiers_ms, arrivals, parked, peaks)
     return Flow(
-        tiers=tuple(TierFlow(*tier) for tier in tiers),
+        tiers=tuple(tiers),
         parked=sum(parked),
         attempts_per_s=rate_per_s + sum(arrivals),
         retries_per_s=sum(arrivals),
@@ -321,9 +318,6 @@ def _lane_in_outage(
 
 def _mean(values: Collection[float]) -> float:
     return sum(values) / len(values)
-
-
-# -- memory and disk --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

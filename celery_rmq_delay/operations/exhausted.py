@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from kombu import Connection
+from kombu.message import Message
 
 from .. import headers as h
 from ..amqp.confirms import ChannelEndedError
@@ -16,16 +19,10 @@ from ..amqp.copies import copy_of
 from ..amqp.scan import SCAN_LIMIT, Scan, scanning
 from ..exceptions import NackedError, OutcomeUnknownError, PublishError, SelectionError
 from ..names import tier_of
+from ..settings.values import Settings
 from .approval import objection, report_failed
 from .preview import Preview, preview_of
 from .results import Result
-
-if TYPE_CHECKING:
-    from kombu import Connection
-    from kombu.message import Message
-
-    from ..redaction import Redaction
-    from ..settings.values import Settings
 
 #: Headers with facts that `ExhaustedDetails` has apart.
 SHOWN_APART = frozenset({h.TRACEBACK, h.MESSAGE})
@@ -136,13 +133,9 @@ _TAKEN_BACK = (
 
 
 def list_exhausted(
-    connection: Connection,
-    settings: Settings,
-    selection: Selection = _EVERYTHING,
-    *,
-    limit: int | None = None,
+    connection: Connection, settings: Settings, selection: Selection = _EVERYTHING, *, limit: int | None = None,
     scan_limit: int = SCAN_LIMIT,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Return at most ``limit`` selected messages, oldest first; inspects ``scan_limit`` and requeues them all."""
     return _sweep(connection, settings, selection, limit, scan_limit, lambda *_: None)
 
@@ -177,31 +170,19 @@ def show_exhausted(
     found: list[ExhaustedDetails] = []
 
     def see(scan: Scan, message: Message, facts: ExhaustedMessage) -> None:
-        raw = message.body if scan.raw is None else scan.raw.body
-        found.append(_details(facts, message, raw, settings.redaction))
+        body = _bytes(message.body if scan.raw is None else scan.raw.body)  # kombu decompresses that of `message`
+        shown = preview_of(body, message.properties, lambda: dict(message.headers), settings.redaction)
+        traceback = settings.redaction.text(message.headers.get(h.TRACEBACK), h.MAX_TRACEBACK)
+        found.append(ExhaustedDetails(facts, shown, traceback))
 
     return found, _sweep(connection, settings, Selection(task_ids=frozenset({task_id})), None, scan_limit, see)
 
 
-def _details(facts: ExhaustedMessage, message: Message, raw: str | bytes, redaction: Redaction) -> ExhaustedDetails:
-    """Return the details of a message; ``raw`` is its body as received, as kombu decompresses that of ``message``."""
-    return ExhaustedDetails(
-        facts=facts,
-        shown=preview_of(_bytes(raw), message.properties, lambda: dict(message.headers), redaction),
-        traceback=redaction.text(message.headers.get(h.TRACEBACK), h.MAX_TRACEBACK),
-    )
-
-
 def requeue(
-    connection: Connection,
-    settings: Settings,
-    selection: Selection,
-    *,
-    to: str | None = None,
-    limit: int | None = None,
-    scan_limit: int = SCAN_LIMIT,
+    connection: Connection, settings: Settings, selection: Selection, *, to: str | None = None,
+    limit: int | None = None, scan_limit: int = SCAN_LIMIT,
     dead_letters_refused: Callable[[str], bool] = lambda _queue: False,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Send the selected messages back to their origin queues as first published: same bytes, no retries counted.
 
     Each is published with confirm and as mandatory before it leaves the exhausted queue; a message that the broker does
@@ -237,30 +218,18 @@ def requeue(
 
 
 def discard(
-    connection: Connection,
-    settings: Settings,
-    selection: Selection,
-    *,
-    limit: int | None = None,
+    connection: Connection, settings: Settings, selection: Selection, *, limit: int | None = None,
     scan_limit: int = SCAN_LIMIT,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Remove the selected messages for good."""
     selection.require()
-
-    def drop(scan: Scan, message: Message, _found: ExhaustedMessage) -> None:
-        scan.remove(message)
-
-    return _sweep(connection, settings, selection, limit, scan_limit, drop)
+    return _sweep(connection, settings, selection, limit, scan_limit, lambda scan, message, _: scan.remove(message))
 
 
 def _sweep(
-    connection: Connection,
-    settings: Settings,
-    selection: Selection,
-    limit: int | None,
-    scan_limit: int,
+    connection: Connection, settings: Settings, selection: Selection, limit: int | None, scan_limit: int,
     act: Callable[[Scan, Message, ExhaustedMessage], str | None],
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Call ``act`` with each selected message; it returns why it failed, or None."""
     outcome = Outcome()
     with scanning(connection, settings.exhausted_queue, scan_limit) as scan:
@@ -289,13 +258,13 @@ def _sweep(
 def describe(message: Message) -> ExhaustedMessage:
     """Return the facts in the headers of an exhausted message, without decoding its body."""
     raw = message.headers
-    queue = h.origin_queue(raw)
+    queue, key = h.origin_queue(raw), str((message.delivery_info or {}).get("routing_key", ""))
     died = h.deaths(raw)[0] if h.deaths(raw) else {}
     return ExhaustedMessage(
         task_id=_text(h.task_id(raw, message.properties)),
         task=_text(raw.get("task")),
         queue=queue,
-        reason=_text(raw.get(h.REASON) or _reason(raw, died, tier_of(queue or "", _key(message)))),
+        reason=_text(raw.get(h.REASON) or _reason(raw, died, tier_of(queue or "", key))),
         exception=_text(raw.get(h.EXCEPTION)),
         message=_text(raw.get(h.MESSAGE)),
         attempts=_attempts(raw, queue),
@@ -306,10 +275,6 @@ def describe(message: Message) -> ExhaustedMessage:
 
 def _bytes(body: str | bytes) -> bytes:
     return body if isinstance(body, bytes) else str(body).encode()
-
-
-def _key(message: Message) -> str:
-    return str((message.delivery_info or {}).get("routing_key", ""))
 
 
 def _reason(raw: h.Headers, died: dict[str, Any], tier_index: int) -> object:

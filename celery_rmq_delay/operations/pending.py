@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from kombu import Connection
 
 from ..amqp.apply import Drift, drift, ready_counts
+from ..amqp.objects import Binding
+from ..app.exact import ExactDelays
+from ..app.state import AppState
 from ..durations import format_ms
 from ..ladders import Ladder
-from ..topology.applied import Applied
-from ..topology.transition import other_bindings, planned_bindings, to_replace
-
-if TYPE_CHECKING:
-    from kombu import Connection
-
-    from ..amqp.objects import Binding
-    from ..management.records import Bindings
-    from ..topology.ladder import LadderPlan
+from ..management.records import Bindings
+from ..topology.ladder import LadderPlan
+from ..topology.transition import Applied, other_bindings, planned_bindings, to_replace
+from .status import event_status
 
 
 @dataclass(frozen=True)
@@ -50,19 +51,19 @@ class Pending:
     @property
     def missing(self) -> str:
         """Text about the objects that an apply would create: their number and some names."""
-        return f"{len(self.create)} exchanges or queues are missing: {_listed([each.name for each in self.create])}."
+        return f"{len(self.create)} exchanges or queues are missing: {listed([each.name for each in self.create])}."
 
     @property
     def lost_bindings(self) -> str:
         """Text about the bindings that an apply would declare again: their number and some of them."""
         texts = [each.text for each in self.unbound or ()]
-        return f"{len(texts)} bindings are missing, so messages are lost or stuck: {_listed(texts)}."
+        return f"{len(texts)} bindings are missing, so messages are lost or stuck: {listed(texts)}."
 
     @property
     def extra_bindings(self) -> str:
         """Text about the bindings that an apply would remove: their number and some of them."""
         texts = [each.text for each in self.doubled or ()]
-        return f"{len(texts)} bindings lead to ladders that are not in force, so retries run twice: {_listed(texts)}."
+        return f"{len(texts)} bindings lead to ladders that are not in force, so retries run twice: {listed(texts)}."
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; ladders as text."""
@@ -126,9 +127,10 @@ def ladder_text(ladder: Ladder | None, none: str = "none") -> str:
     return f"{text} and again" if ladder.repeat_last else text
 
 
-def _listed(texts: list[str]) -> str:
-    more = len(texts) - 3
-    return ", ".join(texts[:3]) + (f" and {more} more" if more > 0 else "")
+def listed(texts: list[str], most: int = 3) -> str:
+    """Return the first ``most`` texts, and how many more there are."""
+    more = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def ladder_change(before: Ladder | None, after: Ladder | None, none: str = "none") -> tuple[str, str]:
@@ -140,3 +142,25 @@ def ladder_change(before: Ladder | None, after: Ladder | None, none: str = "none
 
 def _change(before: Ladder | None, after: Ladder | None) -> dict[str, str]:
     return dict(zip(("from", "to"), ladder_change(before, after), strict=True))
+
+
+def event_pending(connection: Connection, delay: AppState) -> Pending:
+    """Return what an apply would declare for events; a queue with other arguments is used as it is."""
+    found = event_status(connection, delay)
+    missing = (Drift("queue", found.queue, "missing"),) if found is not None and found.waiting is None else ()
+    return Pending(queue="events", create=missing)
+
+
+def exact_pending(connection: Connection, exact: ExactDelays, queues: Iterable[str] = ()) -> Pending:
+    """Return what `ExactDelays.declare`, and `ExactDelays.bind` for each of ``queues``, would change.
+
+    Nothing while no delay was used. Raises `TopologyError` if the broker supports no topology.
+    """
+    chosen = exact.topology(connection)
+    ways = sum((chosen.arrival(queue) for queue in queues), chosen.frame())
+    found = drift(connection, ways) if exact.in_use(connection, chosen) else []
+    return Pending(
+        queue=f"exact delays ({chosen.name})",
+        create=tuple(each for each in found if each.problem == "missing"),
+        conflicts=tuple(each for each in found if each.problem != "missing"),
+    )

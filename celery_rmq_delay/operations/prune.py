@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+
+from kombu import Connection
 
 from ..amqp import apply
 from ..amqp.objects import Queue
@@ -13,15 +14,10 @@ from ..amqp.record import Record, locked_record
 from ..commands import command
 from ..durations import format_ms
 from ..ladders import Ladder
-from ..topology.applied import Applied
-from .results import Result
-from .waiting import listed_counts
-
-if TYPE_CHECKING:
-    from kombu import Connection
-
-    from ..management.records import QueueDetail
-    from ..topology.ladder import LadderPlan
+from ..management.records import QueueDetail
+from ..topology.ladder import LadderPlan
+from ..topology.transition import Applied
+from .results import Result, listed_counts
 
 #: Seconds to wait after the last message of a retired ladder can have become due.
 GRACE = 60.0
@@ -41,13 +37,9 @@ class Pruned(Result):
 
 
 def prune(
-    connection: Connection,
-    plan: LadderPlan,
-    details: Mapping[str, QueueDetail] | None,
-    *,
-    now: bool = False,
+    connection: Connection, plan: LadderPlan, details: Mapping[str, QueueDetail] | None, *, now: bool = False,
     lock_timeout: float = 30.0,
-) -> Pruned:
+) -> Pruned:  # fmt: skip
     """Delete the delay queues and exchanges of the queue's retired ladders. Never deletes a queue with messages.
 
     A quorum queue also keeps messages that were due for a full queue. Only ``details``, the queues as the management
@@ -58,29 +50,22 @@ def prune(
     seconds: until then a worker that runs with old settings may still use it. ``now`` skips the wait. Waits at most
     ``lock_timeout`` seconds for others that apply or prune, then raises `LockTimeoutError`.
     """
-    report = Pruned(plan.queue)
     record_queue = plan.record_queue()
-    if apply.ready_counts(connection, [record_queue.name])[record_queue.name] is None:
-        return report
+    if apply.inspect_queue(connection, record_queue.name) is None:
+        return Pruned(plan.queue)
     with locked_record(connection, record_queue, lock_timeout, create=False) as (_, record):
-        _Prune(connection, plan, record, report, details).run(now)
-    return report
+        return _Prune(connection, plan, record, details).run(now)
 
 
 class _Prune:
     def __init__(
-        self,
-        connection: Connection,
-        plan: LadderPlan,
-        record: Record,
-        report: Pruned,
-        details: Mapping[str, QueueDetail] | None,
+        self, connection: Connection, plan: LadderPlan, record: Record, details: Mapping[str, QueueDetail] | None
     ) -> None:
-        self.connection, self.plan, self.record, self.report = connection, plan, record, report
-        self.details = details
+        self.connection, self.plan, self.record, self.details = connection, plan, record, details
+        self.report = Pruned(plan.queue)
         self.applied = Applied.from_json(record.value)
 
-    def run(self, now: bool) -> None:
+    def run(self, now: bool) -> Pruned:
         candidates = {key: each for key, each in self.applied.ladders.items() if self._may_go(key, each, now)}
         empty = {key: each for key, each in candidates.items() if self._is_empty(key, each)}
         staying = self._delay_queues(
@@ -90,6 +75,7 @@ class _Prune:
             self._prune(key, ladder, [queue for queue in self._delay_queues([ladder]) if queue not in staying])
         if self.report.ladders:
             self._forget()
+        return self.report
 
     def _may_go(self, key: str, ladder: Ladder, now: bool) -> bool:
         if key not in self.applied.retired or key in self.plan.ladders or key in self.applied.in_force:

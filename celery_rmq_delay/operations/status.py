@@ -5,27 +5,68 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from celery import Celery
+from kombu import Connection
 
 from .. import headers as h
 from ..amqp.apply import ready_counts
 from ..amqp.capabilities import Capabilities, capabilities
 from ..amqp.objects import Queue
 from ..amqp.scan import inspection_leaves_no_trace, scanning
+from ..app.exact import ExactDelays
 from ..app.inventory import applied, plans
-from ..app.state import state_of
+from ..app.state import AppState, state_of
+from ..management.records import QueueDetail
 from ..names import quarantine
 from ..settings.values import RetryMode
-from .event_queue import EventStatus, event_status
-from .exact_delays import ExactStatus, exact_status
+from ..topology.exact.base import Topology
+from ..topology.ladder import LadderPlan
 from .results import Result
 
-if TYPE_CHECKING:
-    from celery import Celery
-    from kombu import Connection
 
-    from ..management.records import QueueDetail
-    from ..topology.ladder import LadderPlan
+@dataclass(frozen=True)
+class EventStatus(Result):
+    """The event queue. ``waiting`` counts its unread events; None if the queue does not exist."""
+
+    queue: str
+    waiting: int | None
+
+
+def event_status(connection: Connection, delay: AppState) -> EventStatus | None:
+    """Return how many events wait; None if events are off."""
+    if not delay.settings.events.on:
+        return None
+    name = delay.settings.names.events
+    return EventStatus(name, ready_counts(connection, [name])[name])
+
+
+#: Seconds for which counts do not inspect unused exact delays again: pages count every few seconds.
+_UNUSED_FOR = 60.0
+
+
+@dataclass(frozen=True)
+class ExactStatus(Result):
+    """One topology of the settings. ``waiting`` counts its messages; None if the broker does not report them."""
+
+    topology: str
+    unit_ms: int
+    waiting: int | None
+
+
+def exact_status(connection: Connection, exact: ExactDelays) -> list[ExactStatus]:
+    """Return how many messages wait in each topology of the settings."""
+    return [ExactStatus(each.name, each.unit_ms, _waiting(connection, exact, each)) for each in exact.topologies]
+
+
+def _waiting(connection: Connection, exact: ExactDelays, topology: Topology) -> int | None:
+    holding = topology.holding()
+    if not holding:
+        return None
+    if not exact.in_use(connection, topology, known_for=_UNUSED_FOR):
+        return 0
+    return sum(count or 0 for count in ready_counts(connection, holding).values())
 
 
 @dataclass(frozen=True)
@@ -46,11 +87,6 @@ class TierStatus(Result):
     due_within_ms: int | None
     retired: bool
     missing: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data; times in ISO 8601, UTC."""
-        due = self.oldest_due.isoformat(timespec="seconds") if self.oldest_due else None
-        return {**super().to_json(), "oldest_due": due}
 
 
 @dataclass(frozen=True)
@@ -78,8 +114,7 @@ class QueueStatus(Result):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        due = self.held_due.isoformat(timespec="seconds") if self.held_due else None
-        return {**super().to_json(), "held_due": due, "parked": self.parked}
+        return {**super().to_json(), "parked": self.parked}
 
 
 @dataclass(frozen=True)
@@ -105,19 +140,16 @@ class Status(Result):
 
     def with_details(self, details: Mapping[str, QueueDetail], dead_letters: Mapping[str, int]) -> Status:
         """Return the status with the management API's facts: retries that queues hold themselves, and dead letters."""
-        queues = (
-            _with_held(queue, details.get(queue.queue)) if queue.retry == "native" else queue for queue in self.queues
-        )
-        return replace(self, queues=tuple(queues), dead_letters=dead_letters)
+        queues = tuple(_with_held(queue, details.get(queue.queue)) for queue in self.queues)
+        return replace(self, queues=queues, dead_letters=dead_letters)
 
 
 def _with_held(queue: QueueStatus, detail: QueueDetail | None) -> QueueStatus:
-    if detail is None:
+    if detail is None or queue.retry != "native":
         return queue
     due = detail.next_due_ms
-    return replace(
-        queue, held=detail.held, held_due=datetime.fromtimestamp(due / 1000, timezone.utc) if due is not None else None
-    )
+    held_due = None if due is None else datetime.fromtimestamp(due / 1000, timezone.utc)
+    return replace(queue, held=detail.held, held_due=held_due)
 
 
 def read_status(app: Celery, connection: Connection, only: Iterable[str] = ()) -> Status:
@@ -167,13 +199,9 @@ def _status(connection: Connection, plan: LadderPlan, broker: Capabilities, retr
 
 
 def _tier(
-    connection: Connection,
-    queues: list[Queue],
-    key: tuple[bool, int, int],
-    counts: Mapping[str, int | None],
-    *,
+    connection: Connection, queues: list[Queue], key: tuple[bool, int, int], counts: Mapping[str, int | None], *,
     inspect: bool,
-) -> TierStatus:
+) -> TierStatus:  # fmt: skip
     retired, tier_index, delay_ms = key
     used = [queue for queue in queues if counts[queue.name]]
     dues = [_due(connection, queue) for queue in used] if inspect else []

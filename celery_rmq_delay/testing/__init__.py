@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from ..exceptions import NotFinishedError, PrivateServerError, ServerNotFoundError, ServerStartError
 
 if TYPE_CHECKING:
-    from .assertions import exhausted, parked, recovered
     from .clock import LadderClock
     from .memory import MemoryLadder
     from .servers.broker import PrivateBroker
-    from .story import Attempt, TaskStory
+    from .story import Attempt, TaskStory, exhausted, parked, recovered
     from .worker import BrokerLadder
 
 __all__ = [
@@ -42,9 +41,9 @@ _MODULES = {
     "MemoryLadder": "memory",
     "PrivateBroker": "servers.broker",
     "TaskStory": "story",
-    "exhausted": "assertions",
-    "parked": "assertions",
-    "recovered": "assertions",
+    "exhausted": "story",
+    "parked": "story",
+    "recovered": "story",
 }
 
 

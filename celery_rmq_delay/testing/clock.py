@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
-from types import TracebackType
 
 from celery import Celery
 
@@ -19,7 +18,7 @@ from ..exceptions import RmqDelayError, SettingsError
 from ..ladders import Ladder
 from ..settings.values import QueueSettings, Settings
 from ..topology.exact.base import Topology
-from .assertions import DelayLike
+from .story import DelayLike
 
 #: The environment variable that passes the clock to other processes.
 VARIABLE = "CELERY_RMQ_DELAY_TEST_CLOCK"
@@ -153,9 +152,7 @@ class LadderClock:
         vars(self._delay)["exact"] = _ShortExact(short, self.planned.exact)
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restore the delays."""
         self._stack.close()
 

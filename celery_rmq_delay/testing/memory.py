@@ -10,9 +10,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery import Celery
+from celery.canvas import Signature
 from celery.concurrency.base import BasePool
 from celery.exceptions import TaskRevokedError
 from celery.worker import state
@@ -28,9 +29,6 @@ from .redirection import redirected, results_in_memory
 from .story import TaskStory
 from .virtual_broker import Timed, VirtualBroker
 from .virtual_transport import BROKERS, NAME
-
-if TYPE_CHECKING:
-    from celery.canvas import Signature
 
 #: Steps of Celery's consumer that talk to other workers.
 _OPTIONS = {"without_mingle": True, "without_gossip": True, "without_heartbeat": True, "task_events": False}
@@ -74,8 +72,6 @@ class MemoryLadder(Stories):
         self._consumer = self._start()
         stack.callback(self._stop)
 
-    # -- the interface of a test --------------------------------------------------------------------------------------
-
     @property
     def now(self) -> float:
         """Seconds since the start of the ladder, by its clock."""
@@ -107,8 +103,6 @@ class MemoryLadder(Stories):
         self._broker.advance(to_ms)
         while self._deliver():
             pass
-
-    # -- the worker --------------------------------------------------------------------------------------------------
 
     def _start(self) -> Any:
         app: Any = self._app
@@ -185,15 +179,9 @@ class _Pool(BasePool):
         return KeyboardInterrupt, imported("_pytest.outcomes", "OutcomeException")
 
     def on_apply(
-        self,
-        target: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
-        *,
-        callback: Callable[[Any], None],
-        accept_callback: Callable[[int, float], None],
-        **_: Any,
-    ) -> None:
+        self, target: Callable[..., Any], args: Any, kwargs: Any, *, callback: Callable[[Any], None],
+        accept_callback: Callable[[int, float], None], **_: Any,
+    ) -> None:  # fmt: skip
         accept_callback(os.getpid(), time.monotonic())
         callback(target(*args, **kwargs))
 
@@ -208,15 +196,13 @@ class _Timer:
         self._broker = broker
 
     def call_at(self, eta: float, fun: Callable[..., Any], args: Any = (), *_: Any, **__: Any) -> Timed:
-        """Call at a time of the computer's monotonic clock, converted to the ladder's."""
+        # At a time of the computer's monotonic clock, converted to the ladder's.
         return self.call_after(eta - time.monotonic(), fun, args)
 
     def call_after(self, secs: float, fun: Callable[..., Any], args: Any = (), *_: Any, **__: Any) -> Timed:
-        """Call after some seconds."""
         return self._broker.at(self._broker.now_ms + max(0, round(secs * 1000)), lambda: fun(*args))
 
     def cancel(self, entry: Timed) -> None:
-        """Cancel a call."""
         entry.cancelled = True
 
     def clear(self) -> None:

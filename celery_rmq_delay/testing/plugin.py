@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from .clock import LadderClock
     from .memory import MemoryLadder
     from .servers.broker import PrivateBroker
-    from .servers.context import PrivateServer
     from .servers.external import ExternalBroker
     from .servers.installation import Installation
+    from .servers.process import PrivateServer
     from .worker import BrokerLadder
 
     Server = TypeVar("Server", bound=PrivateServer)

@@ -6,19 +6,16 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from celery import Celery, signals, states
 from celery.exceptions import Retry
+from celery.result import AsyncResult
 
 from ..app.state import AppState
 from ..retry.delivery import KEY
 from ..signals import task_exhausted, task_parked, task_recovered
 from .story import Attempt, TaskStory
-
-if TYPE_CHECKING:
-    from celery.result import AsyncResult
 
 _Ladder = TypeVar("_Ladder", bound="Stories")
 
@@ -59,8 +56,6 @@ class Recorder:
         with self._changed:
             return self._changed.wait_for(condition, timeout)
 
-    # -- signal handlers --------------------------------------------------------------------------------------------
-
     def _on_prerun(self, sender: Any, task_id: str, task: Any, args: Any, kwargs: Any, **_: Any) -> None:
         if task.app is not self.app or task.request.is_eager or task.request.called_directly:
             return
@@ -75,36 +70,33 @@ class Recorder:
             self._changed.notify_all()
 
     def _on_postrun(self, sender: Any, task_id: str, retval: Any, state: Any = None, **_: Any) -> None:
-        story = self._known(sender, task_id)
-        if story is None or not story.attempts:
-            return
-        with self._changed:
+        with self._changing(sender, task_id) as story:
+            if story is None or not story.attempts:
+                return
             attempt = story.attempts[-1]
             story.state = attempt.state = state or states.FAILURE
             if state == states.SUCCESS:
                 story.result = retval
             elif isinstance(retval, BaseException):
                 attempt.exception = story.exception = retval.exc if isinstance(retval, Retry) else retval
-            self._changed.notify_all()
 
     def _on_revoked(self, sender: Any, request: Any, **_: Any) -> None:
         if sender.app is self.app:
-            with self._changed:
-                self.stories.setdefault(request.id, TaskStory(request.id, sender.name)).state = states.REVOKED
-                self._changed.notify_all()
+            self.stories.setdefault(request.id, TaskStory(request.id, sender.name))
+            with self._changing(sender, request.id) as story:
+                if story is not None:
+                    story.state = states.REVOKED
 
     def _on_parked(
         self, sender: Any, request: Any, exception: Any, delay_ms: int | None, tier: int | None, **_: Any
     ) -> None:
-        story = self._known(sender, request.id)
-        if story is None or not story.attempts:
-            return
-        with self._changed:
+        with self._changing(sender, request.id) as story:
+            if story is None or not story.attempts:
+                return
             attempt = story.attempts[-1]
             story.state = attempt.state = states.RETRY
             attempt.exception = story.exception = exception
             attempt.tier, attempt.delay = self._wait(request, delay_ms, tier)
-            self._changed.notify_all()
 
     def _wait(self, request: Any, delay_ms: int | None, tier: int | None) -> tuple[int | None, float]:
         """Return the tier and the delay in seconds, as in the user's settings."""
@@ -115,21 +107,23 @@ class Recorder:
         return tier, ladder.ttl(tier, request.request_dict[KEY].lane) / 1000
 
     def _on_recovered(self, sender: Any, request: Any, **_: Any) -> None:
-        if story := self._known(sender, request.id):
-            with self._changed:
+        with self._changing(sender, request.id) as story:
+            if story is not None:
                 story.recovered = True
-                self._changed.notify_all()
 
     def _on_exhausted(self, sender: Any, request: Any, exception: Any, reason: str, **_: Any) -> None:
-        if story := self._known(sender, request.id):
-            with self._changed:
+        with self._changing(sender, request.id) as story:
+            if story is not None:
                 story.state, story.reason, story.exception = states.FAILURE, reason, exception
                 if story.attempts:
                     story.attempts[-1].state, story.attempts[-1].exception = states.FAILURE, exception
-                self._changed.notify_all()
 
-    def _known(self, task: Any, task_id: str) -> TaskStory | None:
-        return self.stories.get(task_id) if getattr(task, "app", None) is self.app else None
+    @contextmanager
+    def _changing(self, task: Any, task_id: str) -> Iterator[TaskStory | None]:
+        """Yield the story of a task of the app, and tell those that wait for a change."""
+        with self._changed:
+            yield self.stories.get(task_id) if getattr(task, "app", None) is self.app else None
+            self._changed.notify_all()
 
 
 class Stories(ABC):
@@ -150,9 +144,7 @@ class Stories(ABC):
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End running tasks and restore the app."""
         self._stack.close()
 

@@ -18,12 +18,106 @@ import amqp
 from amqp.exceptions import NotFound
 from celery.utils.time import maybe_iso8601
 
+from ..amqp.objects import Binding
 from ..headers import DUE
-from .virtual_routing import Exchanges
+from ..publish.calls import matches_topic
+
+
+@dataclass
+class _Exchange:
+    type: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    bindings: dict[Binding, None] = field(default_factory=dict)
+
+    @property
+    def routes_by(self) -> str:
+        return str(self.arguments.get("x-delayed-type", self.type))
+
+
+class Exchanges:
+    """The exchanges of one vhost. The default exchange leads to every queue by its name."""
+
+    def __init__(self) -> None:
+        self._known = {"": _Exchange("direct"), "amq.direct": _Exchange("direct"), "amq.topic": _Exchange("topic")}
+
+    def declare(self, name: str, kind: str, arguments: Mapping[str, Any] | None, *, passive: bool) -> None:
+        """Add an exchange; one that exists stays as it is. Raises `NotFound` if a passive one is missing."""
+        if passive:
+            self._get(name)
+        else:
+            self._known.setdefault(name, _Exchange(kind, dict(arguments or {})))
+
+    def delete(self, name: str) -> None:
+        """Remove an exchange, if it exists."""
+        self._known.pop(name, None)
+
+    def bind(self, binding: Binding) -> None:
+        """Add a binding. Raises `NotFound` if an exchange is missing."""
+        if binding.to == "exchange":
+            self._get(binding.destination)
+        self._get(binding.source).bindings[binding] = None
+
+    def unbind(self, binding: Binding) -> None:
+        """Remove a binding, if it exists."""
+        if binding.source in self._known:
+            self._known[binding.source].bindings.pop(binding, None)
+
+    def forget_queue(self, queue: str) -> None:
+        """Remove the bindings of a deleted queue."""
+        for exchange in self._known.values():
+            for binding in [each for each in exchange.bindings if (each.to, each.destination) == ("queue", queue)]:
+                del exchange.bindings[binding]
+
+    def delays(self, name: str) -> bool:
+        """Return whether an exchange delays messages by their header ``x-delay``."""
+        return self._get(name).type == "x-delayed-message"
+
+    def route(self, name: str, key: str, headers: Mapping[str, Any]) -> list[str]:
+        """Return the queues that a message reaches, each once. Raises `NotFound` if there is no such exchange."""
+        self._get(name)
+        queues: dict[str, None] = {}
+        visited: set[str] = set()
+        waiting = [name]
+        while waiting:
+            current = waiting.pop(0)
+            if current in visited or current not in self._known:
+                continue
+            visited.add(current)
+            if not current:
+                queues[key] = None
+                continue
+            exchange = self._known[current]
+            taken = [each for each in exchange.bindings if _takes(exchange.routes_by, each, key, headers)]
+            queues.update((each.destination, None) for each in taken if each.to == "queue")
+            waiting += [each.destination for each in taken if each.to == "exchange"]
+            if not taken and (alternate := exchange.arguments.get("alternate-exchange")):
+                waiting.append(alternate)
+        return list(queues)
+
+    def _get(self, name: str) -> _Exchange:
+        if name not in self._known:
+            raise NotFound(f"NOT_FOUND - no exchange {name!r}", reply_code=404)
+        return self._known[name]
+
+
+def _takes(kind: str, binding: Binding, key: str, headers: Mapping[str, Any]) -> bool:
+    if kind == "direct":
+        return binding.key == key
+    if kind == "topic":
+        return matches_topic(binding.key, key)
+    return kind == "fanout" or _headers_match(binding.arguments, headers)
+
+
+def _headers_match(wanted: dict[str, Any], headers: Mapping[str, Any]) -> bool:
+    how = str(wanted.pop("x-match", "all"))
+    if not how.endswith("-with-x"):
+        wanted = {name: value for name, value in wanted.items() if not name.startswith("x-")}
+    found = [name in headers and value in (None, headers[name]) for name, value in wanted.items()]
+    return any(found) if how.startswith("any") else all(found)
+
 
 #: The version whose behaviour is imitated.
 VERSION = "4.3.6"
-
 _BASIC_CLASS = 60
 
 
@@ -87,8 +181,6 @@ class VirtualBroker:
         self._numbers = itertools.count()
         self._agenda: list[tuple[int, int, Timed]] = []
 
-    # -- queues -------------------------------------------------------------------------------------------------------
-
     def queue(self, name: str) -> VirtualQueue:
         """Return a queue. Raises `NotFound`."""
         found = self.queues.get(name)
@@ -108,8 +200,6 @@ class VirtualBroker:
         found = self.queues.pop(name, None)
         self.exchanges.forget_queue(name)
         return len(found.ready) if found else 0
-
-    # -- messages -----------------------------------------------------------------------------------------------------
 
     def publish(self, message: amqp.Message, exchange: str, key: str) -> bool:
         """Route a message; return whether it reached any queue. Raises `NotFound` if there is no such exchange."""
@@ -201,8 +291,6 @@ class VirtualBroker:
             if isinstance(headers.get(name), str):
                 moment: Any = maybe_iso8601(headers[name])
                 headers[name] = (moment - timedelta(milliseconds=passed)).isoformat()
-
-    # -- time ---------------------------------------------------------------------------------------------------------
 
     def at(self, at_ms: int, act: Callable[[], object], is_due: Callable[[], bool] = lambda: True) -> Timed:
         """Call ``act`` when the clock reaches ``at_ms``, if ``is_due`` is true then."""

@@ -15,6 +15,7 @@ from amqp.exceptions import ChannelError, RecoverableConnectionError
 from amqp.protocol import queue_declare_ok_t
 from kombu.transport import base, pyamqp
 
+from ..amqp.objects import Binding, arguments
 from .virtual_broker import VERSION, Consumer, Stored, VirtualBroker, VirtualQueue
 
 #: The name of this transport for kombu.
@@ -22,6 +23,10 @@ NAME = f"{__name__}:Transport"
 
 #: Brokers by the host name of a URL.
 BROKERS: WeakValueDictionary[str, VirtualBroker] = WeakValueDictionary()
+
+
+def _binding(source: str, destination: str, to: Any, key: str, declared: Any) -> Binding:
+    return Binding(source, destination, to, key or "", arguments(declared or {}))
 
 
 class _Channel(base.StdChannel):  # type: ignore[misc]  # comes without types
@@ -32,7 +37,7 @@ class _Channel(base.StdChannel):  # type: ignore[misc]  # comes without types
     prepare_queue_arguments = pyamqp.Channel.prepare_queue_arguments
     message_to_python = pyamqp.Channel.message_to_python
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: _Connection) -> None:
         self.connection = connection
         self.broker = connection.broker
         self.channel_id = next(connection.numbers)
@@ -72,8 +77,6 @@ class _Channel(base.StdChannel):  # type: ignore[misc]  # comes without types
             self.close()
             raise
 
-    # -- objects ------------------------------------------------------------------------------------------------------
-
     def exchange_declare(
         self,
         exchange: str,
@@ -100,20 +103,21 @@ class _Channel(base.StdChannel):  # type: ignore[misc]  # comes without types
     ) -> None:
         self._checked(self.broker.queue, queue)
         if exchange:
-            self._checked(self.broker.exchanges.bind, exchange, "queue", queue, routing_key, arguments)
+            self._checked(self.broker.exchanges.bind, _binding(exchange, queue, "queue", routing_key, arguments))
 
     def queue_unbind(self, queue: str, exchange: str, routing_key: str = "", arguments: Any = None, **_: Any) -> None:
-        self.broker.exchanges.unbind(exchange, "queue", queue, routing_key, arguments)
+        self.broker.exchanges.unbind(_binding(exchange, queue, "queue", routing_key, arguments))
 
     def exchange_bind(
         self, destination: str, source: str = "", routing_key: str = "", arguments: Any = None, **_: Any
     ) -> None:
-        self._checked(self.broker.exchanges.bind, source, "exchange", destination, routing_key, arguments)
+        binding = _binding(source, destination, "exchange", routing_key, arguments)
+        self._checked(self.broker.exchanges.bind, binding)
 
     def exchange_unbind(
         self, destination: str, source: str = "", routing_key: str = "", arguments: Any = None, **_: Any
     ) -> None:
-        self.broker.exchanges.unbind(source, "exchange", destination, routing_key, arguments)
+        self.broker.exchanges.unbind(_binding(source, destination, "exchange", routing_key, arguments))
 
     def queue_delete(self, queue: str = "", **_: Any) -> int:
         return self.broker.delete_queue(queue)
@@ -122,8 +126,6 @@ class _Channel(base.StdChannel):  # type: ignore[misc]  # comes without types
         found = self._checked(self.broker.queue, queue)
         purged, found.ready = len(found.ready), []
         return purged
-
-    # -- publishing ---------------------------------------------------------------------------------------------------
 
     def confirm_select(self, **_: Any) -> None:
         self._confirms = True
@@ -141,8 +143,6 @@ class _Channel(base.StdChannel):  # type: ignore[misc]  # comes without types
                 handler(tag, False)
 
     basic_publish_confirm = basic_publish
-
-    # -- consuming ----------------------------------------------------------------------------------------------------
 
     def basic_qos(self, *_: Any, **__: Any) -> None:
         """Do nothing: messages are delivered one by one."""
@@ -211,7 +211,7 @@ class _Channel(base.StdChannel):  # type: ignore[misc]  # comes without types
             raise NotImplementedError(f"the AMQP method {method}")
 
 
-class Connection:
+class _Connection:
     """Replaces `amqp.Connection`."""
 
     frame_max = 131072
@@ -225,10 +225,8 @@ class Connection:
         self.channels: list[_Channel] = []
 
     def channel(self) -> _Channel:
-        """Open a channel."""
-        found = _Channel(self)
-        self.channels.append(found)
-        return found
+        self.channels.append(_Channel(self))
+        return self.channels[-1]
 
     def drain_events(self, timeout: float | None = None) -> None:
         """Deliver one message to a consumer of this connection. Raises `TimeoutError` at once if none is ready."""
@@ -236,7 +234,6 @@ class Connection:
             raise TimeoutError(f"no message is ready (timeout {timeout} s)")
 
     def close(self) -> None:
-        """Close the channels."""
         self.connected = False
         for channel in self.channels:
             if channel.is_open:
@@ -245,39 +242,16 @@ class Connection:
     collect = close
 
 
-class Transport(base.Transport):  # type: ignore[misc]  # comes without types
+class Transport(pyamqp.Transport):
     """Leads to the `VirtualBroker` that the URL's host names."""
 
-    driver_type, driver_name = "amqp", "virtual"
-    connection_errors = amqp.Connection.connection_errors
-    channel_errors = amqp.Connection.channel_errors
-    recoverable_connection_errors = amqp.Connection.recoverable_connection_errors
-    recoverable_channel_errors = amqp.Connection.recoverable_channel_errors
+    driver_name = "virtual"
+    implements = base.Transport.implements
 
-    def establish_connection(self) -> Connection:
+    def establish_connection(self) -> Any:
         """Return an open connection."""
-        return Connection(BROKERS[self.client.hostname], self.client)
+        return _Connection(BROKERS[self.client.hostname], self.client)
 
-    def create_channel(self, connection: Connection) -> _Channel:
-        """Open a channel."""
-        return connection.channel()
-
-    def close_channel(self, channel: _Channel) -> None:
-        """Close a channel."""
-        channel.close()
-
-    def close_connection(self, connection: Connection) -> None:
-        """Close a connection."""
-        connection.close()
-
-    def drain_events(self, connection: Connection, **options: Any) -> None:
-        """Deliver one message."""
-        connection.drain_events(**options)
-
-    def verify_connection(self, connection: Connection) -> bool:
-        """Return whether it is open."""
-        return connection.connected
-
-    def qos_semantics_matches_spec(self, connection: Connection) -> bool:
+    def qos_semantics_matches_spec(self, connection: object) -> bool:
         """Return False, as for every RabbitMQ version that Celery supports."""
         return False

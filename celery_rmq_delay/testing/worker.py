@@ -5,23 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery import Celery, _state, signals
+from celery.canvas import Signature
 from celery.contrib.testing.worker import start_worker, test_worker_started
+from celery.result import AsyncResult
 
 from ..app.inventory import origin_queues
 from ..app.state import state_of
 from ..exceptions import NotFinishedError
-from .assertions import DelayLike
 from .clock import LadderClock
 from .recorder import Recorder, Stories
 from .redirection import redirected, results_in_memory
-from .story import TaskStory
-
-if TYPE_CHECKING:
-    from celery.canvas import Signature
-    from celery.result import AsyncResult
+from .story import DelayLike, TaskStory
 
 #: Seconds to wait for the end of a task, and of the worker.
 TIMEOUT = 60.0
@@ -43,16 +40,9 @@ class BrokerLadder(Stories):
     """
 
     def __init__(
-        self,
-        app: Celery,
-        broker_url: str,
-        *,
-        shortest: DelayLike = "20ms",
-        longest: DelayLike = "200ms",
-        pool: str = "solo",
-        concurrency: int = 1,
-        queues: Sequence[str] = (),
-    ) -> None:
+        self, app: Celery, broker_url: str, *, shortest: DelayLike = "20ms", longest: DelayLike = "200ms",
+        pool: str = "solo", concurrency: int = 1, queues: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         """Take an app that `install` was called with.
 
         ``shortest`` and ``longest`` are those of the clock. ``pool``: ``solo`` or ``threads``, as tasks in other
@@ -65,19 +55,13 @@ class BrokerLadder(Stories):
         self._worker: dict[str, Any] = {"pool": pool, "concurrency": concurrency}
 
     def _take_over(self, stack: ExitStack) -> None:
-        stack.enter_context(self.clock)
-        stack.enter_context(redirected(self._app, hostname=self._url))
-        stack.enter_context(results_in_memory(self._app))
-        stack.enter_context(self._recorder.recording())
-        stack.enter_context(_as_it_was())
-        stack.enter_context(_awake(self._app))
-        self._consume_all()
-        stack.enter_context(start_worker(self._app, perform_ping_check=False, shutdown_timeout=TIMEOUT, **self._worker))
-
-    def _consume_all(self) -> None:
+        redirection = redirected(self._app, hostname=self._url), results_in_memory(self._app)
+        for context in (self.clock, *redirection, self._recorder.recording(), _as_it_was(), _awake(self._app)):
+            stack.enter_context(context)
         origin_queues(state_of(self._app), self._queues)  # creates queues that are only named
         queues: Any = self._app.amqp.queues
         queues.select(list(queues))
+        stack.enter_context(start_worker(self._app, perform_ping_check=False, shutdown_timeout=TIMEOUT, **self._worker))
 
     def send(self, task: Signature[Any]) -> AsyncResult[Any]:
         """Send a task (``charge.s(7)``)."""
@@ -89,11 +73,9 @@ class BrokerLadder(Stories):
         return self.wait(self.send(task), timeout)
 
     def wait(
-        self,
-        task: AsyncResult[Any] | str,
-        timeout: float = TIMEOUT,
+        self, task: AsyncResult[Any] | str, timeout: float = TIMEOUT,
         until: Callable[[TaskStory], bool] = lambda story: story.is_finished,
-    ) -> TaskStory:
+    ) -> TaskStory:  # fmt: skip
         """Wait until a task has ended, or ``until`` is true for its story, and return the story.
 
         Raises `NotFinishedError` after ``timeout`` seconds.

@@ -19,7 +19,7 @@ import kombu
 import redis
 from celery_rmq_delay.stopping import STOP_SIGNALS, exit_at_once, handling
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.servers.ports import free_port
+from celery_rmq_delay.testing.servers.host import free_port
 from celery_rmq_delay.testing.servers.process import KeptProcess, kept_folder, wait_until_ready
 from django.core.management import call_command
 from tests.support.servers.redis import PrivateRedis

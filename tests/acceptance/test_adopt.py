@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 
 from celery_rmq_delay.operations import adoption
-from celery_rmq_delay.operations.doctor.examination import examine
+from celery_rmq_delay.operations.doctor import examine
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.commands import run
 from tests.support.waiting import SECONDS, wait_for

@@ -17,7 +17,7 @@ from celery_rmq_delay.amqp.capabilities import Capabilities
 from celery_rmq_delay.amqp.confirms import CONFIRM_TIMEOUT
 from celery_rmq_delay.amqp.record import locked_record
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.servers.ports import free_port
+from celery_rmq_delay.testing.servers.host import free_port
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.connections import close_connections
 from tests.support.brokers.erlang import queue_resource

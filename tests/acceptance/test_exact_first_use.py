@@ -12,7 +12,7 @@ import pytest
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.exceptions import UnroutableError
-from celery_rmq_delay.operations.exact_delays import exact_pending
+from celery_rmq_delay.operations.pending import exact_pending
 from celery_rmq_delay.operations.status import read_status
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.exact.levels import Levels

@@ -11,9 +11,9 @@ import pytest
 from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.app.inventory import applied
 from celery_rmq_delay.app.state import state_of
+from celery_rmq_delay.operations.parked import release
 from celery_rmq_delay.operations.pending import pending
 from celery_rmq_delay.operations.prune import prune
-from celery_rmq_delay.operations.release import release
 from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import Lab, close_app
 from tests.support.workers.project import make_app

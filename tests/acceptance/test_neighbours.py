@@ -19,7 +19,7 @@ from kombu import Queue
 
 from celery_rmq_delay.amqp.apply import consumer_count
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.servers.ports import free_port
+from celery_rmq_delay.testing.servers.host import free_port
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.lab import Lab, close_app
 from tests.support.workers.project import VARIABLE, make_app

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery import chain, chord, group
 
-from celery_rmq_delay.operations.doctor.examination import examine
+from celery_rmq_delay.operations.doctor import examine
 from celery_rmq_delay.worker.settle import LOOP
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.lab import SETUPS, TIERS, Lab, stored_states

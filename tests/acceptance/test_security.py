@@ -17,7 +17,7 @@ from amqp.exceptions import AccessRefused
 from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.contrib.django.models import TaskRecord
 from celery_rmq_delay.operations import exhausted
-from celery_rmq_delay.operations.release import release
+from celery_rmq_delay.operations.parked import release
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.commands import run
 from tests.support.django.collecting import Rig

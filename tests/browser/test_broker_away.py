@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from celery_rmq_delay.testing.servers.ports import free_port
+from celery_rmq_delay.testing.servers.host import free_port
 from tests.support.browser import inside, pages
 from tests.support.browser.pages import OpenPage
 from tests.support.browser.pictures import shot

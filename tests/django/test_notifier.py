@@ -21,7 +21,7 @@ from celery_rmq_delay.contrib.django.models import FailureGroup, TaskRecord, Tas
 from celery_rmq_delay.contrib.django.signals import announce
 from celery_rmq_delay.exceptions import SettingsError
 from celery_rmq_delay.redaction import REDACTED
-from celery_rmq_delay.testing.servers.ports import free_port
+from celery_rmq_delay.testing.servers.host import free_port
 from tests.support.corpus import corpus
 from tests.support.django.receivers import MailServer, Webhook, mail_server, webhook
 from tests.support.django.records import group, record

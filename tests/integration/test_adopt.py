@@ -22,8 +22,7 @@ from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.management.client import Management
-from celery_rmq_delay.management.policies import pattern_of
-from celery_rmq_delay.management.records import Policy, QueueDetail
+from celery_rmq_delay.management.records import Policy, QueueDetail, pattern_of
 from celery_rmq_delay.operations import adoption
 from celery_rmq_delay.operations.adoption import Adopter
 from celery_rmq_delay.testing import PrivateBroker
@@ -112,9 +111,6 @@ def existing(managed: PrivateBroker, managed_lab: Lab) -> Iterator[Callable[...,
     yield make
     for each in made:
         each.close()
-
-
-# -- policies ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.brokers
@@ -348,9 +344,6 @@ def test_a_user_without_permission_to_write_policies_gets_an_error_and_changes_n
     shop.http.delete(f"users/{name}").raise_for_status()
 
 
-# -- crashes in between --------------------------------------------------------------------------------------------
-
-
 class Cut(Exception):
     """Ends the process here."""
 
@@ -408,9 +401,6 @@ def test_a_policy_that_is_gone_is_an_error_that_the_same_command_fixes(existing:
     declare_exact(shop.lab, shop.app)
     assert found(shop.app, shop.managed.management_url) == {}
     shop.assert_advances()
-
-
-# -- other processes -----------------------------------------------------------------------------------------------
 
 
 def test_strict_settings_allow_a_queue_only_while_it_is_adopted(existing: Callable[..., Shop]) -> None:

@@ -9,9 +9,17 @@ import pytest
 
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.management.records import QueueDetail
-from celery_rmq_delay.operations.celery_native_delay import Leftovers, describe, find_leftovers, level, level_names
-from celery_rmq_delay.operations.doctor.examination import Finding, examine
-from celery_rmq_delay.operations.migration.removal import celery_native_bindings, remove
+from celery_rmq_delay.operations.celery_native_delay import (
+    Leftovers,
+    added_bindings,
+    describe,
+    find_leftovers,
+    level,
+    level_names,
+    remove,
+)
+from celery_rmq_delay.operations.doctor import examine
+from celery_rmq_delay.operations.results import Finding
 from tests.support.brokers.movers import Movers
 
 
@@ -54,7 +62,7 @@ def test_a_level_that_is_gone_is_not_counted() -> None:
 def test_bindings_that_celery_made_are_undone_and_the_users_own_stay(movers: Movers) -> None:
     movers.declare_celery_native()
     bound = {("orders", "shop", "#.orders.key"), ("mails", "shop", "#.mails.key")}
-    assert set(celery_native_bindings(movers.app)) == bound
+    assert set(added_bindings(movers.app)) == bound
     remove(movers.connection, movers.app, {})
     channel = movers.connection.channel()
     queue = movers.lab.queue()
@@ -107,4 +115,4 @@ def test_a_level_whose_messages_another_client_holds_stays(movers: Movers) -> No
 def test_the_bindings_of_a_queue_that_is_bound_with_a_hash_are_its_own(movers: Movers) -> None:
     every: Any = movers.app.amqp.queues["orders"]
     every.routing_key = "#.orders.key"
-    assert celery_native_bindings(movers.app) == [("mails", "shop", "#.mails.key")]
+    assert added_bindings(movers.app) == [("mails", "shop", "#.mails.key")]

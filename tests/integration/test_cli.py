@@ -16,7 +16,7 @@ from celery import Celery
 from celery_rmq_delay import RetryableTask, install
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.apply import drift, ready_counts
-from celery_rmq_delay.testing.servers.ports import free_port
+from celery_rmq_delay.testing.servers.host import free_port
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.lab_app import opened, park, plan_of, shop
 from tests.support.commands import data, run
@@ -34,10 +34,8 @@ def test_a_fresh_vhost_is_planned_applied_and_then_as_planned(lab: Lab) -> None:
     text = run(app, "plan", code=2).output
     assert f"  + queue {plan.delay_queue(1, HOUR).name}" in text
     assert "  ~ ladder: none -> 1h 2h" in text
-    assert ready_counts(lab.connection, [plan.queue, plan.record_queue().name]) == {
-        plan.queue: None,
-        plan.record_queue().name: None,
-    }
+    names = [plan.queue, plan.record_queue().name]
+    assert ready_counts(lab.connection, names) == dict.fromkeys(names)
     assert data(app, "apply") == [{"queue": plan.queue, "changed": True, "rejects": True}]
     assert drift(lab.connection, plan.objects()) == []
     assert data(app, "plan")[0]["create"] == []
@@ -46,6 +44,10 @@ def test_a_fresh_vhost_is_planned_applied_and_then_as_planned(lab: Lab) -> None:
     lab.publish(plan.queue)
     lab.reject(lab.get(plan.queue))
     wait_parked(lab, app, 1)
+    changed = shop(lab, tiers=["1h", "3h"], repeat_last=True)
+    assert "~ ladder: 1h 2h -> 1h 3h and again" in run(changed, "plan", code=2).output
+    run(changed, "apply")
+    assert "nothing to do" in run(changed, "plan").output
 
 
 def test_the_queue_of_events_is_planned_applied_counted_and_watched(classic_lab: Lab) -> None:
@@ -88,14 +90,6 @@ def test_plan_and_doctor_name_the_tasks_that_may_outlive_the_time_out(classic_la
     assert "set consumer_timeout in rabbitmq.conf" in finding["fix"]
 
 
-def test_a_changed_ladder_is_planned_as_a_change(lab: Lab) -> None:
-    opened(lab, tiers=["1h", "2h"])
-    app = shop(lab, tiers=["1h", "3h"], repeat_last=True)
-    assert "~ ladder: 1h 2h -> 1h 3h and again" in run(app, "plan", code=2).output
-    run(app, "apply")
-    assert "nothing to do" in run(app, "plan").output
-
-
 def test_an_object_that_apply_cannot_change_is_reported_with_exit_code_1(classic_lab: Lab) -> None:
     app, plan = opened(classic_lab)
     delay_queue = plan.delay_queue(1, HOUR).name
@@ -120,10 +114,7 @@ def test_the_state_is_a_table_with_the_parked_messages(lab: Lab) -> None:
     lines = run(app, "status", "--no-management").output.splitlines()
     assert lines[0].split() == ["QUEUE", "READY", "QUARANTINE", "TIER", "DELAY", "PARKED", "NEXT", "DUE"]
     assert lines[1].split()[:6] == [plan.queue, "0", "0", "1", "1h", "2"]
-    assert lines[-2:] == [
-        f"exhausted ({plan.exhausted}): 0 messages",
-        "exact delays (levels, unit 1s): 0 waiting",
-    ]
+    assert lines[-2:] == [f"exhausted ({plan.exhausted}): 0 messages", "exact delays (levels, unit 1s): 0 waiting"]
 
 
 def test_the_doctor_ends_with_1_only_when_an_operator_has_to_act(
@@ -172,7 +163,6 @@ def test_a_queue_that_neither_the_app_nor_the_broker_has_gets_no_ladder(classic_
 def test_all_parked_tasks_are_released_only_of_a_named_queue(classic_lab: Lab) -> None:
     app, _ = opened(classic_lab)
     assert "--all needs --queue" in run(app, "release", "--all", code=2).output
-    assert "No tasks selected" in run(app, "release", code=2).output
     assert "--tier" in run(app, "release", "a", "--tier", "soon", code=2).output
 
 
@@ -200,21 +190,10 @@ def test_exhausted_tasks_are_listed_sent_back_and_discarded(lab: Lab) -> None:
 def test_a_message_that_cannot_be_requeued_is_reported_with_exit_code_1(lab: Lab) -> None:
     app, plan = opened(lab)
     bury(lab, plan.exhausted, "a")
-    assert (
-        "not requeued: a (shop.charge): Its origin queue is unknown"
-        in run(app, "exhausted", "requeue", "--all", code=1).output
-    )
+    refused = run(app, "exhausted", "requeue", "--all", code=1).output
+    assert "not requeued: a (shop.charge): Its origin queue is unknown" in refused
     assert data(app, "exhausted", "requeue", "a", "--to", plan.queue)["failed"] == []
     assert data(app, "exhausted", "requeue", "a", code=1)["not_found"] == ["a"]
-
-
-def test_a_selection_that_contradicts_itself_or_is_empty_is_refused(classic_lab: Lab) -> None:
-    app, _ = opened(classic_lab)
-    for command in ("requeue", "discard"):
-        assert "No messages selected" in run(app, "exhausted", command, code=2).output
-        assert "exclude each other" in run(app, "exhausted", command, "--all", "a", code=2).output
-        unknown = run(app, "exhausted", command, "--reason", "nonsense", code=2).output
-        assert "--reason: found 'nonsense'. Write one of retries_used, gave_up, crashed, undecodable," in unknown
 
 
 @pytest.mark.parametrize("command", ["adopt --queue shop", "uninstall", "exhausted discard --all"])
@@ -235,10 +214,8 @@ def test_an_origin_queue_is_deleted_and_its_messages_can_be_requeued(lab: Lab) -
 
     unseen = run(app, "delete-queue", "--management-url", f"http://127.0.0.1:{free_port()}", plan.queue, code=1)
     assert "No management API at" in unseen.output
-    assert (
-        "deleted. 1 of its messages went to the exhausted queue"
-        in run(app, "delete-queue", "--no-management", plan.queue).output
-    )
+    deleted = run(app, "delete-queue", "--no-management", plan.queue).output
+    assert "deleted. 1 of its messages went to the exhausted queue" in deleted
     assert ready_counts(lab.connection, [plan.queue]) == {plan.queue: None}
     assert run(app, "apply").output.endswith("as planned\n")
     run(app, "exhausted", "requeue", "--all")
@@ -277,13 +254,10 @@ def test_a_missing_broker_is_one_line_without_the_password(command: str) -> None
     assert "refused" in line
 
 
-def test_a_missing_install_is_one_line() -> None:
-    (line,) = run(Celery("shop", set_as_current=False), "status", code=1).output.splitlines()
-    assert "celery_rmq_delay.install(app)" in line
-
-
-def test_another_transport_is_one_line() -> None:
+def test_a_missing_install_and_another_transport_are_one_line() -> None:
     app = Celery("shop", broker="memory://", set_as_current=False)
+    (line,) = run(app, "status", code=1).output.splitlines()
+    assert "celery_rmq_delay.install(app)" in line
     install(app)
     (line,) = run(app, "status", code=1).output.splitlines()
     assert "memory" in line

@@ -37,7 +37,7 @@ from celery_rmq_delay.contrib.django.models import (
 )
 from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, RECOVERED
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.servers.ports import free_port
+from celery_rmq_delay.testing.servers.host import free_port
 from tests.support.django import shop
 from tests.support.django.collecting import Rig, ended, events_of
 from tests.support.django.reported import event, life, message

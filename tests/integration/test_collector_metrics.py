@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from celery_rmq_delay.events.schema import EXHAUSTED
-from celery_rmq_delay.testing.servers.ports import free_port
+from celery_rmq_delay.testing.servers.host import free_port
 from tests.support import ROOT
 from tests.support.django.collecting import Rig, ended
 from tests.support.django.receivers import webhook

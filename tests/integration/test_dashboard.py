@@ -11,7 +11,7 @@ import pytest
 from celery_rmq_delay.events.schema import EXHAUSTED
 from celery_rmq_delay.testing import ServerNotFoundError
 from celery_rmq_delay.testing.plugin import skip_or_fail
-from celery_rmq_delay.testing.servers.ports import free_port
+from celery_rmq_delay.testing.servers.host import free_port
 from tests.support import monitoring
 from tests.support.django.collecting import Rig
 from tests.support.django.metrics import everything, tally

@@ -19,10 +19,10 @@ from celery_rmq_delay.amqp.record import locked_record
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.management.client import URL_VARIABLE, Management
 from celery_rmq_delay.names import quarantine
-from celery_rmq_delay.operations.doctor.examination import examine
-from celery_rmq_delay.operations.findings import Finding
+from celery_rmq_delay.operations.doctor import examine
+from celery_rmq_delay.operations.results import Finding
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.servers.ports import free_port
+from celery_rmq_delay.testing.servers.host import free_port
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers import lab_app as shops
@@ -189,11 +189,10 @@ def test_a_delivery_limit_below_the_ladder_is_found(managed: PrivateBroker, mana
 def test_a_policy_that_lowers_the_delivery_limit_is_found(
     managed: PrivateBroker, managed_lab: Lab, arguments: dict[str, Any]
 ) -> None:
-    lab = managed_lab
-    app = shop(lab)
-    plan = plan_of(lab, app)
+    app = shop(managed_lab)
+    plan = plan_of(managed_lab, app)
     app.amqp.queues[plan.queue].queue_arguments.update(arguments)
-    lab.applied(plan, **arguments)
+    managed_lab.applied(plan, **arguments)
     with policy(managed, plan.queue, f"^{plan.queue}$", {"delivery-limit": 2}):
         wait_for(lambda: "delivery-limit" in found(app, managed.management_url), "the policy")
 
@@ -319,16 +318,13 @@ def test_a_broker_that_does_not_let_the_user_in_is_found(rmq_broker: Any) -> Non
     assert "secret" not in str(finding)
 
 
-def test_a_transport_that_cannot_park_is_found() -> None:
+def test_an_app_without_install_is_refused_and_a_transport_that_cannot_park_is_found() -> None:
     app = Celery("shop", broker="memory://", set_as_current=False)
+    with pytest.raises(RmqDelayError, match=r"install\(app\)"):
+        examine(app)
     install(app)
     (finding,) = examine(app)
     assert finding.code == "transport"
-
-
-def test_an_app_without_install_is_refused() -> None:
-    with pytest.raises(RmqDelayError, match=r"install\(app\)"):
-        examine(Celery("shop", set_as_current=False))
 
 
 @pytest.mark.brokers

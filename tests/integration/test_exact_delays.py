@@ -29,9 +29,9 @@ from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.exceptions import ConflictError, OutcomeUnknownError, RefusedError, TopologyError, UnroutableError
 from celery_rmq_delay.headers import DUE, EXCHANGE, GENERATION, ROUTING_KEY, TO
-from celery_rmq_delay.operations.doctor.examination import examine
-from celery_rmq_delay.operations.exact_delays import exact_pending
+from celery_rmq_delay.operations.doctor import examine
 from celery_rmq_delay.operations.exhausted import Selection, list_exhausted, requeue
+from celery_rmq_delay.operations.pending import exact_pending
 from celery_rmq_delay.operations.status import read_status
 from celery_rmq_delay.publish import forward
 from celery_rmq_delay.testing import PrivateBroker

@@ -12,7 +12,7 @@ import pytest
 from celery_rmq_delay import before_requeue, requeue_failed
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.apply import ensure_queue, ready_counts
-from celery_rmq_delay.exceptions import RmqDelayError, TopologyError
+from celery_rmq_delay.exceptions import SelectionError, TopologyError
 from celery_rmq_delay.operations.exhausted import Selection, discard, list_exhausted, requeue, show_exhausted
 from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.settings.values import Settings
@@ -227,11 +227,19 @@ def test_only_messages_that_match_every_condition_are_requeued(classic_lab: Lab,
 
 
 @BOTH_TYPES
-def test_a_limit_bounds_the_number_of_requeued_messages(lab: Lab) -> None:
-    target = lab.queue()
-    name = bury(lab, "a", "b", "c", queue=target)
-    requeue(lab.connection, settings_of(lab), ALL, limit=2)
-    assert (ids(lab, target), ids(lab, name)) == (["a", "b"], ["c"])
+def test_a_selection_is_required_and_what_it_leaves_or_misses_is_reported(lab: Lab) -> None:
+    target, settings = lab.queue(), settings_of(lab)
+    name = bury(lab, *"abcde", queue=target)
+    for act in (requeue, discard):
+        with pytest.raises(SelectionError, match="No messages selected"):
+            act(lab.connection, settings, Selection())
+    outcome = list_exhausted(lab.connection, settings, Selection(task_ids=frozenset({"c"})), scan_limit=2)
+    assert (outcome.done, outcome.seen, outcome.complete) == ([], 2, False)
+    discard(lab.connection, settings, Selection(task_ids=frozenset({"b"})))
+    outcome = requeue(lab.connection, settings, Selection(task_ids=frozenset({"a", "b"})))
+    assert outcome.not_found == ["b"]
+    requeue(lab.connection, settings, ALL, limit=2)
+    assert (ids(lab, target), ids(lab, name)) == (["a", "c", "d"], ["e"])
 
 
 @BOTH_TYPES
@@ -318,35 +326,6 @@ def test_a_message_of_unknown_origin_stays_until_a_queue_is_named(lab: Lab) -> N
     assert ids(lab, target) == ["a"]
 
 
-def test_a_missing_task_is_named(classic_lab: Lab) -> None:
-    target = classic_lab.queue()
-    bury(classic_lab, "a", queue=target)
-    outcome = requeue(classic_lab.connection, settings_of(classic_lab), Selection(task_ids=frozenset({"a", "b"})))
-    assert outcome.not_found == ["b"]
-
-
-@BOTH_TYPES
-def test_a_scan_reports_that_it_is_incomplete(lab: Lab) -> None:
-    bury(lab, "a", "b", "c", queue="q")
-    outcome = list_exhausted(lab.connection, settings_of(lab), Selection(task_ids=frozenset({"c"})), scan_limit=2)
-    assert (outcome.done, outcome.seen, outcome.complete) == ([], 2, False)
-
-
-@BOTH_TYPES
-def test_discarded_messages_are_removed_and_no_others(lab: Lab) -> None:
-    name = bury(lab, "a", "b", "c", queue="q")
-    discard(lab.connection, settings_of(lab), Selection(task_ids=frozenset({"b"})))
-    assert ids(lab, name) == ["a", "c"]
-
-
-@pytest.mark.parametrize("act", [requeue, discard])
-def test_nothing_happens_without_a_selection_of_messages(classic_lab: Lab, act: Any) -> None:
-    name = bury(classic_lab, "a", queue="q")
-    with pytest.raises(RmqDelayError, match="No messages selected"):
-        act(classic_lab.connection, settings_of(classic_lab), Selection())
-    assert ids(classic_lab, name) == ["a"]
-
-
 def test_a_missing_exhausted_queue_is_named_with_the_fix(classic_lab: Lab) -> None:
     with pytest.raises(TopologyError, match="rmq-delay apply"):
         list_exhausted(classic_lab.connection, settings_of(classic_lab))
@@ -365,9 +344,10 @@ def test_a_death_that_is_no_rejection_is_listed_with_its_reason_and_queue(lab: L
 
 
 def test_messages_without_any_header_are_listed_and_kept(classic_lab: Lab) -> None:
-    name = bury(classic_lab)
+    name = bury(classic_lab, "a", **{h.MESSAGE: "password=hunter2"})
     classic_lab.publish(name, "not a task")
-    (found,) = list_exhausted(classic_lab.connection, settings_of(classic_lab)).done
+    secret, found = list_exhausted(classic_lab.connection, settings_of(classic_lab)).done
+    assert secret.message == "password=[redacted]"
     assert (found.task_id, found.task, found.queue, found.attempts, found.size) == (None, None, None, 0, 10)
 
 
@@ -408,12 +388,9 @@ def test_a_shown_message_has_its_facts_headers_traceback_and_arguments_without_s
     more = {h.TRACEBACK: traceback, "authorization": "Bearer hunter2", "tenant": "x", h.MESSAGE: "password=hunter2"}
     body = '[[7, {"card_number": "4111"}], {"password": "hunter2", "amount": 3}, {}]'
     bury(classic_lab, "other")
-    message = amqp.Message(
-        body,
-        content_type="application/json",
-        content_encoding="utf-8",
-        application_headers={**exhausted_headers("a", **{h.QUEUE: "shop"}), **more},
-    )
+    headers = {**exhausted_headers("a", **{h.QUEUE: "shop"}), **more}
+    json_type = {"content_type": "application/json", "content_encoding": "utf-8"}
+    message = amqp.Message(body, application_headers=headers, **json_type)
     classic_lab.channel.basic_publish(message, exchange="", routing_key=settings_of(classic_lab).exhausted_queue)
 
     (found,), outcome = show_exhausted(classic_lab.connection, settings_of(classic_lab), "a")
@@ -434,9 +411,3 @@ def test_the_arguments_of_a_body_that_is_not_json_are_not_decoded(classic_lab: L
     (found,), _ = show_exhausted(classic_lab.connection, settings_of(classic_lab), "a")
     assert found.to_json()["args"] is None
     assert found.to_json()["problem"].startswith("undecodable (")
-
-
-def test_a_listed_message_shows_no_secret_of_its_error(classic_lab: Lab) -> None:
-    bury(classic_lab, "a", **{h.MESSAGE: "password=hunter2"})
-    (found,) = list_exhausted(classic_lab.connection, settings_of(classic_lab)).done
-    assert found.message == "password=[redacted]"

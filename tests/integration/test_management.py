@@ -24,8 +24,8 @@ from celery_rmq_delay.management.client import URL_VARIABLE, Management
 from celery_rmq_delay.management.records import Policy
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.external import ExternalBroker
+from celery_rmq_delay.testing.servers.host import free_port
 from celery_rmq_delay.testing.servers.installation import Installation
-from celery_rmq_delay.testing.servers.ports import free_port
 from tests.support.brokers.lab import Lab
 from tests.support.corpus import corpus
 from tests.support.waiting import BUSY, wait_for
@@ -70,9 +70,6 @@ def problem(client: Management, call: Callable[[Management], Any] = Management.v
     return str(raised.value)
 
 
-# -- address -------------------------------------------------------------------------------------------------------
-
-
 def test_the_api_is_looked_for_on_the_brokers_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(URL_VARIABLE, raising=False)
     with Management.of(kombu.Connection("amqp://me:s%40@rabbit.example:5673/a%2Fb")) as plain:
@@ -98,9 +95,6 @@ def test_an_address_that_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ManagementError, match="is no URL") as raised:
         Management(url, "/", "guest", "guest")
     assert "hidden" not in str(raised.value)
-
-
-# -- reads and writes ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.brokers
@@ -158,9 +152,6 @@ def test_a_policy_that_the_broker_refuses_is_reported_with_the_reason(api: Manag
         api.put_policy(Policy("bad", "x", {"nonsense": 1}))
 
 
-# -- users ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.brokers
 def test_a_wrong_password_is_reported(managed: PrivateBroker) -> None:
     error = problem(Management(f"http://127.0.0.1:{managed.settings.management_port}", "/", "stranger", "x"))
@@ -168,14 +159,13 @@ def test_a_wrong_password_is_reported(managed: PrivateBroker) -> None:
     assert "Check name and password" in error
 
 
-def test_credentials_in_the_url_are_decoded(user: Callable[..., str]) -> None:
+@pytest.mark.brokers
+def test_credentials_in_the_url_are_decoded_and_the_error_for_a_user_without_a_tag_names_the_tag(
+    user: Callable[..., str],
+) -> None:
     with Management(user("monitoring"), "/", "guest", "wrong") as client:
         assert client.version()
         assert isinstance(client.queues(), dict)
-
-
-@pytest.mark.brokers
-def test_the_error_for_a_user_without_a_tag_names_the_tag(user: Callable[..., str]) -> None:
     url = user("")
     assert "set_user_tags" in problem(Management(url, "/", "", ""))
     assert "monitoring" in problem(Management(url, "/", "", ""), Management.queues)
@@ -198,9 +188,6 @@ def test_a_user_without_permissions_on_the_vhost_gets_an_error(user: Callable[..
     error = problem(Management(user("policymaker", vhost=None), "/", "", ""), Management.policies)
     assert "see the vhost '/'" in error or "the vhost '/', or hides it from user" in error  # since RabbitMQ 4.3: 404
     assert "set_permissions" in error
-
-
-# -- vhosts of tests -----------------------------------------------------------------------------------------------
 
 
 def vhosts(broker: PrivateBroker) -> list[str]:
@@ -243,9 +230,6 @@ def test_a_vhost_that_its_user_cannot_be_given_is_deleted_again(managed: Private
     assert "unwanted" not in vhosts(managed)
 
 
-# -- missing servers -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.brokers
 @pytest.mark.parametrize("call", [Management.queues, Management.policies, lambda api: api.queue("q")])
 def test_an_unknown_vhost_is_distinguished_from_a_missing_api(
@@ -257,23 +241,14 @@ def test_an_unknown_vhost_is_distinguished_from_a_missing_api(
     assert "serves HTTP, but no management API there" in error
 
 
-def test_a_plugin_that_is_not_enabled_is_reported_with_the_command_that_enables_it() -> None:
+def test_an_address_without_the_api_is_reported_with_the_command_that_enables_it(managed: PrivateBroker) -> None:
     error = problem(Management(f"http://127.0.0.1:{free_port()}", "/", "guest", "guest"))
-    assert "No management API" in error
-    assert "refused" in error
-    assert "rabbitmq-plugins enable rabbitmq_management" in error
-    assert URL_VARIABLE in error
-
-
-def test_an_unknown_host_is_reported() -> None:
-    assert "No management API at http://no.such.invalid:15672" in problem(
-        Management("http://no.such.invalid:15672", "/", "guest", "guest")
-    )
-
-
-def test_an_amqp_port_is_no_management_api(managed: PrivateBroker) -> None:
-    error = problem(Management(f"http://127.0.0.1:{managed.port}", "/", "guest", "guest"))
-    assert "does not answer in HTTP" in error
+    for words in ("No management API", "refused", "rabbitmq-plugins enable rabbitmq_management", URL_VARIABLE):
+        assert words in error
+    unknown = "http://no.such.invalid:15672"
+    assert f"No management API at {unknown}" in problem(Management(unknown, "/", "guest", "guest"))
+    amqp_port = problem(Management(f"http://127.0.0.1:{managed.port}", "/", "guest", "guest"))
+    assert "does not answer in HTTP" in amqp_port
 
 
 @dataclass
@@ -334,9 +309,6 @@ def test_an_answer_that_does_not_come_in_time_is_reported() -> None:
         started = time.monotonic()
         assert "did not answer within 0.2 s" in problem(client)
         assert time.monotonic() - started < BUSY
-
-
-# -- TLS -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass

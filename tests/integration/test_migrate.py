@@ -15,8 +15,9 @@ from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.operations.celery_native_delay import find_leftovers, level, level_names
-from celery_rmq_delay.operations.migration.mover import MOST_INSPECTIONS, WINDOW
+from celery_rmq_delay.operations.migration.mover import WINDOW
 from celery_rmq_delay.operations.migration.service import Request, migrate
+from celery_rmq_delay.operations.migration.targets import MOST_INSPECTIONS
 from celery_rmq_delay.topology.exact.alternatives import Hold
 from celery_rmq_delay.topology.exact.base import Options
 from celery_rmq_delay.topology.exact.registry import make
@@ -377,9 +378,6 @@ def test_a_run_that_is_cut_off_loses_nothing_and_the_next_one_goes_on(quorum: Mo
     found = quorum.take_all(*levels(quorum))
     assert {message.headers["id"] for message in found} == set(ids)
     assert len(found) <= 100 + WINDOW
-
-
-# -- removing Celery's native levels ---------------------------------------------------------------------------------
 
 
 @pytest.mark.brokers

@@ -10,8 +10,7 @@ from kombu.transport.native_delayed_delivery import calculate_routing_key
 
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.management.client import Management
-from celery_rmq_delay.operations.celery_native_delay import find_leftovers, level
-from celery_rmq_delay.operations.migration.removal import remove
+from celery_rmq_delay.operations.celery_native_delay import find_leftovers, level, remove
 from tests.support.brokers.movers import Movers
 from tests.support.waiting import wait_for
 

@@ -126,8 +126,8 @@ def test_the_reason_why_a_task_with_an_exact_delay_cannot_run_early_is_shown(des
 def test_a_search_stops_where_an_inspection_would_leave_traces(
     desk: ParkedDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_rmq_delay.operations.release.SCAN_LIMIT", 2)
-    monkeypatch.setattr("celery_rmq_delay.operations.release.TRACED_SCAN_LIMIT", 2)
+    monkeypatch.setattr("celery_rmq_delay.operations.parked.SCAN_LIMIT", 2)
+    monkeypatch.setattr("celery_rmq_delay.operations.parked.TRACED_SCAN_LIMIT", 2)
     desk.parked(3)
     operation = done(Kind.RUN_NOW, "id-2")
     assert operation.message == "0 sent to run now, 1 skipped (not among the first 2 messages of its delay queue)"

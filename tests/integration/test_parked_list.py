@@ -46,17 +46,6 @@ def test_parked_tasks_are_listed_with_tier_attempts_and_due_time(lab: Lab) -> No
     assert timedelta(0) <= due(found[2]) - start - timedelta(hours=2) < timedelta(minutes=2)
 
 
-def test_listed_tasks_stay_parked(classic_lab: Lab) -> None:
-    app, plan = opened(classic_lab, tiers=["1h"])
-    park(classic_lab, plan, "a", "b")
-    delay_queue = plan.delay_queue(1, HOUR).name
-
-    assert len(listed(app)) == 2
-
-    assert ready_counts(classic_lab.connection, [delay_queue]) == {delay_queue: 2}
-    assert [each["task_id"] for each in listed(app)] == ["a", "b"]
-
-
 @pytest.mark.brokers
 @pytest.mark.parametrize("topology", ["levels", "loop"])
 def test_tasks_with_an_exact_delay_are_listed_with_their_exact_due_time(lab: Lab, topology: str) -> None:
@@ -90,18 +79,6 @@ def test_a_list_can_be_limited_to_a_queue_a_task_and_a_tier(classic_lab: Lab) ->
     assert "--tier: found 'soon'" in run(app, "parked", "list", "--tier", "soon", code=2).output
 
 
-def test_a_limited_list_states_that_there_are_more(classic_lab: Lab) -> None:
-    app, plan = opened(classic_lab, tiers=["1h", "2h"])
-    park(classic_lab, plan, "a", "b", "c")
-
-    found = data(app, "parked", "list", "--limit", "2")
-
-    assert ([each["task_id"] for each in found["tasks"]], found["complete"]) == (["a", "b"], False)
-    assert "There are more" in run(app, "parked", "list", "--limit", "2").output
-    assert "There are more" not in run(app, "parked", "list").output
-    assert data(app, "parked", "list")["complete"] is True
-
-
 def test_what_cannot_be_listed_is_named_with_the_reason(classic_lab: Lab) -> None:
     app, _ = opened(classic_lab, exact_delays=["levels", "hold"])
 
@@ -118,13 +95,20 @@ def table(app: Celery) -> list[str]:
     return [line for line in run(app, "parked", "list").output.splitlines() if "has marked the inspected" not in line]
 
 
-def test_the_table_shows_one_line_per_task(classic_lab: Lab) -> None:
-    app, plan = opened(classic_lab, tiers=["1h"])
-    park(classic_lab, plan, "a")
-    heading, line = table(app)
+def test_a_list_has_a_line_per_task_states_that_there_are_more_and_leaves_them_parked(classic_lab: Lab) -> None:
+    app, plan = opened(classic_lab, tiers=["1h", "2h"])
+    park(classic_lab, plan, "a", "b", "c")
+    found = data(app, "parked", "list", "--limit", "2")
+    assert ([each["task_id"] for each in found["tasks"]], found["complete"]) == (["a", "b"], False)
+    assert "There are more" in run(app, "parked", "list", "--limit", "2").output
+    heading, line, *others = table(app)
     assert heading.split() == ["TASK", "ID", "TASK", "QUEUE", "TIER", "DELAY", "ATTEMPTS", "DUE"]
     assert line.split()[:6] == ["a", "shop.charge", plan.queue, "1", "1h", "1"]
-    assert state_of(app).settings.prefix in plan.queue
+    assert len(others) == 2, "no remark that there are more"
+    assert data(app, "parked", "list")["complete"] is True
+    delay_queue = plan.delay_queue(1, HOUR).name
+    assert ready_counts(classic_lab.connection, [delay_queue]) == {delay_queue: 3}
+    assert [each["task_id"] for each in listed(app)] == ["a", "b", "c"]
 
 
 def test_a_due_time_that_is_no_time_does_not_hide_the_other_tasks(classic_lab: Lab) -> None:

@@ -15,9 +15,8 @@ import amqp
 import pytest
 
 from celery_rmq_delay.testing import PrivateBroker, PrivateServerError, ServerStartError
-from celery_rmq_delay.testing.servers.host import Host
+from celery_rmq_delay.testing.servers.host import Host, free_port
 from celery_rmq_delay.testing.servers.installation import Installation
-from celery_rmq_delay.testing.servers.ports import free_port
 from tests.support.brokers.clusters import QUICK_TO_NOTICE, await_all, need_networks, seen
 from tests.support.brokers.networks import PartitionedCluster, PrivateNetwork
 from tests.support.waiting import wait_for

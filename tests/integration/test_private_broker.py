@@ -17,6 +17,7 @@ import kombu
 import psutil
 import pytest
 
+from celery_rmq_delay.management.client import Management
 from celery_rmq_delay.testing import (
     PrivateBroker,
     PrivateServerError,
@@ -26,8 +27,8 @@ from celery_rmq_delay.testing import (
 from celery_rmq_delay.testing.plugin import skip_or_fail
 from celery_rmq_delay.testing.servers import process
 from celery_rmq_delay.testing.servers.broker import _name_hosts
+from celery_rmq_delay.testing.servers.host import free_port, is_free
 from celery_rmq_delay.testing.servers.installation import Installation
-from celery_rmq_delay.testing.servers.ports import free_port, is_free
 from tests.support.corpus import corpus
 from tests.support.servers.cluster import PrivateCluster
 from tests.support.servers.redis import PrivateRedis
@@ -36,6 +37,7 @@ from tests.support.waiting import SECONDS, wait_for
 HOLDER = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it ignored
+from celery_rmq_delay.management.client import Management
 from celery_rmq_delay.testing import PrivateBroker
 broker = PrivateBroker(sys.argv[1] or None, sys.argv[2] or None, management=True)
 broker.start()
@@ -95,23 +97,8 @@ def test_the_broker_reports_its_version_and_serves_amqp_and_management(managed: 
     with kombu.Connection(managed.url) as connection:
         connection.ensure_connection(max_retries=1)
     assert managed.management_url is not None
-    done = subprocess.run(
-        [sys.executable, "-c", _OVERVIEW, managed.management_url],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=SECONDS,
-    )
-    assert done.stdout.strip() == ".".join(map(str, managed.version))
-
-
-_OVERVIEW = """
-import base64, json, sys, urllib.parse, urllib.request
-url = urllib.parse.urlsplit(sys.argv[1])
-request = urllib.request.Request(f"http://{url.hostname}:{url.port}/api/overview")
-request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
-print(json.load(urllib.request.urlopen(request))["rabbitmq_version"])
-"""
+    with Management(managed.management_url, "/", "", "") as api:
+        assert api.version() == ".".join(map(str, managed.version))
 
 
 def test_several_callers_can_evaluate_at_once(managed: PrivateBroker) -> None:
@@ -122,19 +109,14 @@ def test_several_callers_can_evaluate_at_once(managed: PrivateBroker) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_node_listens_on_loopback_only(managed: PrivateBroker) -> None:
-    listening = 0
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{managed.pid}/net/{table}").read_text().splitlines()[1:]:
-            address, port = line.split()[1].rsplit(":", 1)
-            if line.split()[3] == "0A" and int(port, 16) in {
-                managed.port,
-                managed.settings.dist_port,
-                managed.settings.epmd_port,
-                managed.settings.management_port,
-            }:
-                listening += 1
-                assert address in {"0100007F", "00000000000000000000000001000000"}
-    assert listening >= 4
+    own = managed.settings
+    ports = {own.port, own.dist_port, own.epmd_port, own.management_port}
+    tables = [Path(f"/proc/{managed.pid}/net/{table}").read_text() for table in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    listening = [row[1].rsplit(":", 1) for row in rows if row[3] == "0A"]
+    addresses = [address for address, port in listening if int(port, 16) in ports]
+    assert len(addresses) >= 4
+    assert {*addresses} <= {"0100007F", "00000000000000000000000001000000"}
 
 
 def test_the_statistics_of_the_node_itself_have_their_default_interval(managed: PrivateBroker) -> None:
@@ -153,13 +135,8 @@ def test_a_vhost_is_usable_at_once_and_gone_after_its_deletion(managed: PrivateB
 
 @pytest.mark.slow
 def test_a_vhost_deleted_right_after_a_crash_leaves_quorum_queues_dead_lettering(where: tuple[str, str | None]) -> None:
-    at_least_once = {
-        "x-queue-type": "quorum",
-        "x-dead-letter-exchange": "amq.fanout",
-        "x-dead-letter-strategy": "at-least-once",
-        "x-message-ttl": 1,
-        "x-overflow": "reject-publish",
-    }
+    at_least_once = {"x-queue-type": "quorum", "x-dead-letter-exchange": "amq.fanout", "x-message-ttl": 1}
+    at_least_once |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
     with PrivateBroker(*where) as broker:
         with kombu.Connection(broker.vhost("gone")) as connection:
             for number in range(12):

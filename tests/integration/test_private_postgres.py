@@ -16,7 +16,7 @@ from django.db.utils import ConnectionHandler
 from pytest_django import DjangoDbBlocker
 
 from celery_rmq_delay.testing import PrivateServerError, ServerNotFoundError
-from celery_rmq_delay.testing.servers.ports import is_free
+from celery_rmq_delay.testing.servers.host import is_free
 from tests.support.servers.postgres import PrivatePostgres
 from tests.support.waiting import SECONDS, wait_for
 

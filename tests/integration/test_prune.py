@@ -138,8 +138,11 @@ def test_bindings_of_tiers_that_no_ladder_has_are_removed(lab: Lab) -> None:
     wait_for(lambda: ready_counts(lab.connection, [new.queue])[new.queue] == 1, "the way back from the first tier")
 
 
-def test_the_ladder_in_force_and_that_of_a_task_stay(lab: Lab) -> None:
-    plan = lab.applied(lab.plan(Ladder((HOUR,)), {"shop.ping": Ladder((2 * HOUR,))}))
+def test_nothing_is_pruned_without_a_record_and_the_ladder_in_force_and_that_of_a_task_stay(lab: Lab) -> None:
+    plan = lab.plan(Ladder((HOUR,)), {"shop.ping": Ladder((2 * HOUR,))})
+    assert prune(lab.connection, plan, {}, now=True) == Pruned(plan.queue)
+    assert existing(lab, [plan.record_queue().name]) == set()
+    lab.applied(plan)
     assert prune(lab.connection, plan, {}, now=True) == Pruned(plan.queue)
     assert drift(lab.connection, plan.objects()) == []
 
@@ -167,12 +170,6 @@ def test_after_a_prune_that_was_cut_off_the_next_one_ends_it(lab: Lab) -> None:
     assert apply_plan(lab.connection, new) is False
     assert prune(lab.connection, new, {}, now=True).ladders == [old.ladder.id]
     assert record_of(lab, new).retired == {}
-
-
-def test_a_queue_that_nothing_was_applied_to_has_nothing_to_prune(lab: Lab) -> None:
-    plan = lab.plan(Ladder((HOUR,)))
-    assert prune(lab.connection, plan, {}, now=True) == Pruned(plan.queue)
-    assert existing(lab, [plan.record_queue().name]) == set()
 
 
 def test_a_prune_waits_for_those_that_apply(lab: Lab) -> None:

@@ -7,7 +7,7 @@ import pytest
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.amqp.scan import scanning
-from celery_rmq_delay.operations.release import release
+from celery_rmq_delay.operations.parked import release
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.alarms import slow_disk
 from tests.support.brokers.erlang import queue_process

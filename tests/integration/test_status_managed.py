@@ -16,7 +16,7 @@ from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.management.client import Management
 from celery_rmq_delay.management.records import QueueDetail
 from celery_rmq_delay.operations import deletion
-from celery_rmq_delay.operations.doctor.examination import examine
+from celery_rmq_delay.operations.doctor import examine
 from celery_rmq_delay.operations.prune import prune
 from celery_rmq_delay.operations.status import QueueStatus, read_status
 from celery_rmq_delay.testing import PrivateBroker

@@ -21,7 +21,7 @@ from celery_rmq_delay.exceptions import LockLostError
 from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.management.client import Management
 from celery_rmq_delay.operations import deletion
-from celery_rmq_delay.operations.steps import Runner, Step
+from celery_rmq_delay.operations.deletion import Runner, Step
 from celery_rmq_delay.operations.uninstall.broker import Request
 from celery_rmq_delay.operations.uninstall.run import uninstall
 from celery_rmq_delay.testing import PrivateBroker

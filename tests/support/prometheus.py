@@ -11,9 +11,8 @@ from typing import Any
 import httpx
 
 from celery_rmq_delay.exceptions import ServerNotFoundError
-from celery_rmq_delay.testing.servers.context import PrivateServer
-from celery_rmq_delay.testing.servers.ports import free_port
-from celery_rmq_delay.testing.servers.process import KeptProcess, wait_until_ready
+from celery_rmq_delay.testing.servers.host import free_port
+from celery_rmq_delay.testing.servers.process import KeptProcess, PrivateServer, wait_until_ready
 from tests.support.monitoring import FOLDER
 from tests.support.waiting import BUSY, SECONDS
 

@@ -67,7 +67,7 @@ def test_failed_assertions_of_a_user_show_the_whole_story(
             "E * AssertionError: charge was not parked in tier 2 for 30s, found: tier 1 for 10s",
         ]
     )
-    assert "assertions.py" not in result.stdout.str()  # a failure points at the test
+    assert "story.py" not in result.stdout.str()  # a failure points at the test
 
 
 def waited(*waits: tuple[int | None, float]) -> TaskStory:
@@ -105,12 +105,9 @@ def test_both_ends_of_a_long_story_are_shown() -> None:
     assert "attempt 10 on" not in text
 
 
-def test_a_task_that_was_never_parked_is_reported() -> None:
+def test_no_wait_and_success_at_once_are_reported() -> None:
     with pytest.raises(AssertionError, match=r"task was not parked, found: none\n\ntask.id. is PENDING\n  no attempt"):
         parked(TaskStory("id", "task"))
-
-
-def test_success_at_once_is_no_recovery() -> None:
     story = TaskStory("id", "task", [Attempt(0, "q", 0, state="SUCCESS")], state="SUCCESS")
     with pytest.raises(AssertionError, match="did not recover: it succeeded at once"):
         recovered(story)

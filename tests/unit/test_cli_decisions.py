@@ -11,32 +11,18 @@ from hypothesis import strategies as st
 from celery_rmq_delay.amqp.capabilities import Capabilities, Version
 from celery_rmq_delay.amqp.objects import Binding
 from celery_rmq_delay.app.state import state_of
-from celery_rmq_delay.exceptions import RmqDelayError
+from celery_rmq_delay.exceptions import SelectionError
 from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.management.records import Bindings
 from celery_rmq_delay.names import Names
-from celery_rmq_delay.operations.doctor.examination import (
-    limit_findings,
-    overflow_findings,
-    shared_prefix_findings,
-    version_findings,
-)
+from celery_rmq_delay.operations.doctor import shared_prefix_findings
 from celery_rmq_delay.operations.exhausted import ExhaustedMessage, Selection
+from celery_rmq_delay.operations.findings import limit_findings, overflow_findings, version_findings
 from celery_rmq_delay.topology.ladder import LadderPlan
 from tests.support.apps import app_of
 from tests.support.corpus import corpus
 
-EXHAUSTED = ExhaustedMessage(
-    task_id="a",
-    task="shop.charge",
-    queue="payments",
-    reason="gave_up",
-    exception="ValueError",
-    message="no",
-    attempts=2,
-    exhausted_at=None,
-    size=10,
-)
+EXHAUSTED = ExhaustedMessage("a", "shop.charge", "payments", "gave_up", "ValueError", "no", 2, None, 10)
 
 
 def plan(queue_type: QueueType = "quorum", tiers: int = 3, own: int = 0) -> LadderPlan:
@@ -129,6 +115,10 @@ def test_an_exception_is_found_by_its_name_without_its_module() -> None:
     assert not Selection(exception="Lost").wants(replace(EXHAUSTED, exception=None))
 
 
-def test_everything_and_a_condition_exclude_each_other() -> None:
-    with pytest.raises(RmqDelayError, match="exclude each other"):
+def test_a_selection_that_contradicts_itself_or_names_an_unknown_reason_is_refused() -> None:
+    with pytest.raises(SelectionError, match="exclude each other"):
         Selection(everything=True, task="shop.charge")
+    with pytest.raises(
+        SelectionError, match=r"--reason: found 'nonsense'\. Write one of retries_used, gave_up, crashed,"
+    ):
+        Selection(reason="nonsense")

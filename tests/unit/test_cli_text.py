@@ -18,25 +18,15 @@ from celery_rmq_delay.cli.text import (
     uninstalled_text,
 )
 from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.operations.deletion import Deleted, Left
 from celery_rmq_delay.operations.exhausted import ExhaustedMessage, Failure, Outcome
-from celery_rmq_delay.operations.findings import Finding
 from celery_rmq_delay.operations.pending import Pending, ladder_change, ladder_text
+from celery_rmq_delay.operations.results import Finding
 from celery_rmq_delay.operations.status import QueueStatus, Status, TierStatus
-from celery_rmq_delay.operations.steps import Deleted, Left
-from celery_rmq_delay.operations.uninstall.leftovers import Report
+from celery_rmq_delay.operations.uninstall.broker import Report
 from celery_rmq_delay.tables import table
 
-EXHAUSTED = ExhaustedMessage(
-    task_id="a",
-    task="shop.charge",
-    queue="payments",
-    reason="gave_up",
-    exception="ValueError",
-    message="no",
-    attempts=2,
-    exhausted_at=None,
-    size=10,
-)
+EXHAUSTED = ExhaustedMessage("a", "shop.charge", "payments", "gave_up", "ValueError", "no", 2, None, 10)
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_numbers_are_aligned_right() -> None:
@@ -46,9 +36,6 @@ def test_columns_are_as_wide_as_their_widest_cell_and_numbers_are_aligned_right(
         "longer    100",
         "-           -",
     ]
-
-
-def test_a_table_without_rows_is_its_headings() -> None:
     assert table(("A", "B"), []) == "A  B"
 
 
@@ -129,14 +116,10 @@ def test_messages_held_by_a_native_queue_are_shown_as_the_management_api_reports
 
 
 def test_a_long_message_is_cut_and_a_broken_one_stays_on_its_line() -> None:
-    text = exhausted_text(
-        Outcome([replace(EXHAUSTED, message="x" * 500), replace(EXHAUSTED, message="a\nb\tc")], complete=True)
-    )
+    messages = [replace(EXHAUSTED, message=each) for each in ("x" * 500, "a\nb\tc")]
+    text = exhausted_text(Outcome(messages, complete=True))
     assert [len(line) < 200 for line in text.splitlines()] == [True] * 3
     assert "a b c" in text
-
-
-def test_an_incomplete_scan_is_reported() -> None:
     assert exhausted_text(Outcome(seen=7)).endswith("Inspected only the first 7 messages; there may be more.")
 
 
@@ -150,10 +133,8 @@ def test_each_message_is_listed_with_its_outcome() -> None:
 
 
 def test_a_finding_is_printed_above_its_fix() -> None:
-    assert (
-        findings_text([Finding("missing", "error", "payments", "Gone.", "Apply.")])
-        == "error: payments: Gone.\n    -> Apply."
-    )
+    found = Finding("missing", "error", "payments", "Gone.", "Apply.")
+    assert findings_text([found]) == "error: payments: Gone.\n    -> Apply."
     assert findings_text([]) == "No problems found."
 
 

@@ -12,11 +12,10 @@ from click.testing import CliRunner, Result
 
 from celery_rmq_delay.demo import command
 from celery_rmq_delay.demo.orders import ORDERS, TIERS
-from celery_rmq_delay.demo.screen import Screen, picture, summary
-from celery_rmq_delay.demo.watch import Seen
+from celery_rmq_delay.demo.screen import Screen, Seen, picture, summary
 from celery_rmq_delay.operations.status import TierStatus
 from celery_rmq_delay.testing.servers import installation
-from celery_rmq_delay.testing.servers.ports import free_port
+from celery_rmq_delay.testing.servers.host import free_port
 from tests.support.corpus import corpus
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)

@@ -23,9 +23,8 @@ from celery_rmq_delay.cli.text import status_text
 from celery_rmq_delay.contrib.django.conf import Conf, Notify
 from celery_rmq_delay.events import schema as events
 from celery_rmq_delay.names import Names
-from celery_rmq_delay.operations.exact_delays import ExactStatus
 from celery_rmq_delay.operations.exhausted import REASONS
-from celery_rmq_delay.operations.status import Status
+from celery_rmq_delay.operations.status import ExactStatus, Status
 from celery_rmq_delay.settings import parser as config
 from celery_rmq_delay.testing import plugin
 from celery_rmq_delay.topology.exact import registry

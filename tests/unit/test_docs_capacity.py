@@ -9,7 +9,7 @@ from itertools import pairwise
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
-from celery_rmq_delay.cli.capacity_output import format_number
+from celery_rmq_delay.cli.capacity import format_number
 from celery_rmq_delay.cli.main import rmq_delay
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.operations.capacity import CONSTANTS, VERSIONS, Constant, flow

@@ -51,18 +51,12 @@ def test_the_order_is_kept_within_bounds_and_no_delay_grows(delays: set[int], sh
     assert all(min(delay, shortest) <= after <= delay for delay, after in zip(ordered, short, strict=True))
 
 
-def test_ratios_are_kept_where_they_fit() -> None:
+def test_ratios_are_kept_where_they_fit_and_else_shrink_alike() -> None:
     scale = Scale.of({HOUR, 2 * HOUR, 4 * HOUR}, shortest_ms=20, longest_ms=200)
     assert [scale.shorten(hours * HOUR) for hours in (1, 2, 4)] == [50, 100, 200]
-
-
-def test_ratios_that_do_not_fit_shrink_alike_and_all_delays_stay_apart() -> None:
     scale = Scale.of({10_000, 60_000, 600_000, HOUR}, shortest_ms=20, longest_ms=200)
     assert [scale.shorten(delay) for delay in (10_000, 60_000, 600_000, HOUR)] == [20, 40, 99, 200]
     assert scale.shorten(24 * HOUR) == 693  # also one longer than any tier is short
-
-
-def test_short_delays_stay_as_they_are() -> None:
     scale = Scale.of({50, 150}, shortest_ms=20, longest_ms=200)
     assert [scale.shorten(delay) for delay in (50, 150)] == [50, 150]
 
@@ -106,21 +100,15 @@ def test_a_delay_that_is_too_long_for_the_settings_is_refused_as_without_the_clo
     app.close()
 
 
-def test_two_clocks_at_once_are_refused(app: Celery) -> None:
+def test_two_clocks_native_queues_and_a_shortest_above_the_longest_are_refused(app: Celery) -> None:
     with LadderClock(app) as clock, pytest.raises(RmqDelayError, match="already shortened"):
         clock.__enter__()
-
-
-def test_queues_that_hold_their_retries_themselves_are_refused() -> None:
-    app = make_app(queues={"steady": {"tiers": ["5s", "5s"], "retry": "native"}})
-    with pytest.raises(SettingsError, match='write short tiers, or "retry": "ladder"'):
-        LadderClock(app)
-    app.close()
-
-
-def test_a_shortest_above_the_longest_is_refused(app: Celery) -> None:
     with pytest.raises(SettingsError, match=r"shortest: found '1s'. Write at most the longest, 200ms"):
         LadderClock(app, shortest="1s")
+    native = make_app(queues={"steady": {"tiers": ["5s", "5s"], "retry": "native"}})
+    with pytest.raises(SettingsError, match='write short tiers, or "retry": "ladder"'):
+        LadderClock(native)
+    native.close()
 
 
 def test_another_process_gets_the_same_clock_from_the_environment(app: Celery) -> None:

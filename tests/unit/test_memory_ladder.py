@@ -102,8 +102,13 @@ def test_a_retry_raised_by_hand_on_the_last_tier_calls_the_errback(
     exhausted(story, reason="retries_used", exception=error)
 
 
-def test_giving_up_takes_no_tier(app: Celery, rmq_ladder: MakeLadder) -> None:
-    charge, ladder = charge_of(app, give_up_on=(Declined,)), rmq_ladder(app)
+@pytest.mark.parametrize(
+    "options", [{"give_up_on": (Declined,)}, {"autoretry_for": (OSError,), "dont_autoretry_for": (Declined,)}]
+)
+def test_giving_up_takes_no_tier_and_only_exceptions_in_autoretry_for_are_retried(
+    app: Celery, rmq_ladder: MakeLadder, options: dict[str, Any]
+) -> None:
+    charge, ladder = charge_of(app, **options), rmq_ladder(app)
     exhausted(ladder.run(charge.s(1, error="declined")), reason="gave_up", exception=Declined)
     recovered(ladder.run(charge.s(1)), after=1)
 
@@ -121,12 +126,6 @@ def test_a_task_that_gives_up_runs_once_without_a_worker_and_where_its_queue_is_
     with pytest.raises(Declined):
         charge()
     assert attempts == [0, 0]
-
-
-def test_only_exceptions_in_autoretry_for_are_retried(app: Celery, rmq_ladder: MakeLadder) -> None:
-    charge, ladder = charge_of(app, autoretry_for=(OSError,), dont_autoretry_for=(Declined,)), rmq_ladder(app)
-    recovered(ladder.run(charge.s(1)), after=1)
-    exhausted(ladder.run(charge.s(1, error="declined")), reason="gave_up", exception=Declined)
 
 
 @pytest.mark.parametrize("how", ["retry_kwargs", "retry()"])
@@ -374,15 +373,12 @@ def test_a_task_of_celerys_own_class_waits_on_the_same_clock(app: Celery, rmq_la
     assert story.parked == []
 
 
-def test_a_task_that_expires_while_it_waits_is_revoked(app: Celery, rmq_ladder: MakeLadder) -> None:
+def test_a_task_that_expires_or_is_revoked_while_it_waits_does_not_run_again(
+    app: Celery, rmq_ladder: MakeLadder
+) -> None:
     charge, ladder = charge_of(app), rmq_ladder(app)
     story = ladder.run(charge.s(9).set(expires=60))
-    assert story.state == "REVOKED"
-    assert story.waits == [10, 60]
-
-
-def test_a_task_that_is_revoked_while_it_waits_does_not_run_again(app: Celery, rmq_ladder: MakeLadder) -> None:
-    charge, ladder = charge_of(app), rmq_ladder(app)
+    assert (story.state, story.waits) == ("REVOKED", [10, 60])
     result = charge.delay(9)
     ladder.advance(0)
     result.revoke()
@@ -550,13 +546,12 @@ def test_ladders_share_no_state_with_earlier_ones(app: Celery) -> None:
         assert second.now == 0
 
 
-def test_a_result_that_no_task_can_return_is_an_error_at_once(app: Celery, rmq_ladder: MakeLadder) -> None:
+def test_a_result_that_no_task_can_return_and_an_app_without_the_package_are_errors(
+    app: Celery, rmq_ladder: MakeLadder
+) -> None:
     rmq_ladder(app)
     with pytest.raises(NotFinishedError, match=r"nothing is left to run.*PENDING"):
         app.AsyncResult("sent-elsewhere").get()
-
-
-def test_the_error_for_an_app_without_the_package_names_the_call() -> None:
     with pytest.raises(RmqDelayError, match=r"call celery_rmq_delay\.install"):
         MemoryLadder(Celery("bare", set_as_current=False))
 

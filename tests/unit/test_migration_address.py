@@ -61,9 +61,6 @@ def death(seconds_ago: float, count: int = 1, **more: Any) -> dict[str, Any]:
     return {"queue": "x", "reason": "expired", "count": count, "time": when, **more}
 
 
-# -- Celery's native levels------------------------------------------------------------------------------------------
-
-
 @given(countdown=st.integers(1, 2**28 - 1), name=NAMES, key=KEYS.filter(lambda key: key.strip("01.")), more=st.data())
 def test_a_key_of_celerys_leads_to_the_queue_and_never_too_early(
     countdown: int, name: str, key: str, more: st.DataObject
@@ -82,16 +79,18 @@ def test_the_bits_of_former_retries_are_taken_off(first: int, second: int, key: 
     assert key in original_keys(f"{bits}.{calculate_routing_key(first, key)}")[:1]
 
 
-def test_a_delay_beyond_the_levels_has_a_bit_too_many() -> None:
-    found = celery_native(Waiting("celery_delayed_0", calculate_routing_key(2**28 + 1, "mails"), {}), queue("mails"))
-    assert found.destinations == (Destination("mails", "shop", "mails"),)
-
-
-def test_a_key_that_is_all_bits_is_first_tried_unchanged() -> None:
-    found = celery_native(
-        Waiting("celery_delayed_0", calculate_routing_key(1, "1.0"), {}), queue("q", "1.0"), queue("r", "0")
-    )
-    assert found.destinations == (Destination("q", "shop", "1.0"),)
+@corpus(
+    "countdown, key, queues, expected",
+    [
+        (2**28 + 1, "mails", [queue("mails")], "mails"),  # a bit too many
+        (1, "1.0", [queue("q", "1.0"), queue("r", "0")], "q"),  # all bits: first tried unchanged
+    ],
+)
+def test_a_key_whose_bits_are_not_clear_leads_to_its_queue(
+    countdown: int, key: str, queues: list[Queue], expected: str
+) -> None:
+    found = celery_native(Waiting("celery_delayed_0", calculate_routing_key(countdown, key), {}), *queues)
+    assert found.destinations == (Destination(expected, "shop", key),)
 
 
 @given(st.datetimes(datetime(1970, 1, 2), datetime(2400, 1, 1), timezones=st.just(timezone.utc)))
@@ -101,28 +100,21 @@ def test_an_eta_counts_before_the_key(eta: datetime) -> None:
     assert 0 <= found.due_ms - eta.timestamp() * 1000 < 1.001
 
 
-def test_the_eta_of_the_first_protocol_is_in_its_body() -> None:
-    body = b'{"id": "a", "task": "t", "eta": "2001-09-09T01:46:40+00:00"}'
-    found = celery_native(Waiting("celery_delayed_9", calculate_routing_key(999, "q"), {}, body), queue("q"))
-    assert found.due_ms == 1_000_000_000_000
+PROTOCOL_1 = b'{"id": "a", "task": "t", "eta": "2001-09-09T01:46:40+00:00"}'
 
 
-@corpus("body", [b"", b"\x80\x04", b"[1]", b'{"eta": 5}', b"[" * 100_000])
-def test_a_body_without_a_due_time_falls_back_to_the_routing_key(body: bytes) -> None:
-    found = celery_native(Waiting("celery_delayed_1", calculate_routing_key(3, "q"), {}, body), queue("q"))
-    assert found.due_ms == NOW + 3000
-
-
-def test_time_since_the_last_level_counts_to_the_second() -> None:
-    key = calculate_routing_key(0b1100, "q")
-    found = celery_native(Waiting("celery_delayed_2", key, {"x-death": [death(2.5)]}), queue("q"))
-    assert NOW + 1500 <= found.due_ms <= NOW + 2500
-
-
-def test_a_death_with_a_count_above_one_is_ignored() -> None:
-    key = calculate_routing_key(0b1100, "q")
-    found = celery_native(Waiting("celery_delayed_2", key, {"x-death": [death(1000, count=2)]}), queue("q"))
-    assert found.due_ms == NOW + 4000
+@corpus(
+    "countdown, headers, body, due_ms",
+    [
+        (0b11, {}, PROTOCOL_1, 1_000_000_000_000),
+        *((0b11, {}, body, NOW + 3000) for body in (b"", b"\x80\x04", b"[1]", b'{"eta": 5}', b"[" * 100_000)),
+        (0b11, {"x-death": [death(1.5)]}, b"", pytest.approx(NOW + 2000, abs=500)),  # to the second
+        (0b11, {"x-death": [death(1000, count=2)]}, b"", NOW + 3000),  # when it died first
+    ],
+)
+def test_the_due_time_without_an_eta_header(countdown: int, headers: dict[str, Any], body: bytes, due_ms: Any) -> None:
+    found = celery_native(Waiting("celery_delayed_1", calculate_routing_key(countdown, "q"), headers, body), queue("q"))
+    assert found.due_ms == due_ms
 
 
 @corpus("key", ["", "q", "1.0.q", ".".join("0" * 28), "2." * 28 + "q", "0." * 28])
@@ -138,25 +130,19 @@ def test_a_key_that_no_queue_takes_is_not_understood() -> None:
 
 
 @corpus(
-    "queues, expected",
+    "queues, expected, key",
     [
-        ([queue("a", "k"), queue("b", "x.k")], ["a"]),
-        ([queue("a", "x.k")], []),
-        ([queue("b", "k"), queue("c", "k")], ["b", "c"]),
-        ([queue("b", "#")], ["b"]),
-        ([queue("b", "*"), queue("c", "#.k")], ["b", "c"]),
-        ([queue("b", "k", Exchange("f", "fanout")), queue("c", "other", Exchange("f", "fanout"))], ["b", "c"]),
+        ([queue("a", "k"), queue("b", "x.k")], ["a"], "k"),
+        ([queue("a", "k")], ["a"], "x.k"),  # a longer key that ends like a queue's is the last resort
+        ([queue("a", "x.k")], [], "k"),
+        ([queue("b", "k"), queue("c", "k")], ["b", "c"], "k"),
+        ([queue("b", "#")], ["b"], "k"),
+        ([queue("b", "*"), queue("c", "#.k")], ["b", "c"], "k"),
+        ([queue("b", "k", Exchange("f", "fanout")), queue("c", "other", Exchange("f", "fanout"))], ["b", "c"], "k"),
     ],
 )
-def test_the_queues_that_take_a_key(queues: list[Queue], expected: list[str]) -> None:
-    assert [each.queue for each in celery_native_destinations(queues, ["k"])] == expected
-
-
-def test_a_longer_key_that_ends_like_a_queues_is_the_last_resort() -> None:
-    assert [each.queue for each in celery_native_destinations([queue("a", "k")], ["x.k"])] == ["a"]
-
-
-# -- exact delays ----------------------------------------------------------------------------------------------------
+def test_the_queues_that_take_a_key(queues: list[Queue], expected: list[str], key: str) -> None:
+    assert [each.queue for each in celery_native_destinations(queues, [key])] == expected
 
 
 @given(delay=st.integers(1, 10**9), name=NAMES)
@@ -199,13 +185,10 @@ def test_a_hold_queue_of_a_fraction_of_a_second_and_a_queue_that_is_called_like_
 
 
 @corpus("key", ["", "q", "q.2", "q.1", ".1.1.1", "q.1.0.x"])
-def test_a_key_that_belongs_to_no_level_is_not_understood(key: str) -> None:
+@corpus("name", ["p.hold.", "p.hold.q", "p.hold.5s.", "hold", "p.hold.5y.q"])
+def test_a_key_of_no_level_and_a_name_of_no_hold_queue_are_not_understood(key: str, name: str) -> None:
     with pytest.raises(NotUnderstoodError):
         in_levels(Waiting("p.levels.1s.classic.2", key, {}), NOW, unit_ms=1000, queues=())
-
-
-@corpus("name", ["p.hold.", "p.hold.q", "p.hold.5s.", "hold", "p.hold.5y.q"])
-def test_a_name_that_is_not_of_a_hold_queue_is_not_understood(name: str) -> None:
     with pytest.raises(NotUnderstoodError):
         in_hold(Waiting(name, "", {}), NOW, prefix="p", queues=())
 
@@ -219,9 +202,6 @@ def test_headers_that_are_not_ours_are_not_understood(due: Any, to: Any) -> None
         in_loop(Waiting("loop", "loop", {h.DUE: 1, h.TO: to}), NOW)
 
 
-# -- ladders ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_rejected_task_is_due_a_tier_after_its_rejection() -> None:
     dead = death(10, queue="q", reason="rejected", exchange="shop", **{"routing-keys": ["orders.new"]})
     found = in_tier(Waiting("q.retry.1.1m", "", {"retries": 2, "x-death": [dead]}), NOW, origin="q", ttl_ms=60_000)
@@ -230,13 +210,10 @@ def test_a_rejected_task_is_due_a_tier_after_its_rejection() -> None:
     assert NOW + 50_000 <= found.due_ms <= NOW + 51_000
 
 
-def test_a_task_that_was_rejected_before_waits_its_tier_at_most_again() -> None:
+def test_a_task_whose_time_of_parking_is_unknown_waits_its_tier_at_most_again() -> None:
     dead = death(500, count=3, queue="q", reason="rejected")
     found = in_tier(Waiting("q.retry.3.1m", "", {"x-death": [dead]}), NOW, origin="q", ttl_ms=60_000)
     assert (found.retries, found.due_ms) == (3, NOW + 60_000)
-
-
-def test_a_published_copy_waits_its_tier_at_most_again() -> None:
-    headers = {"retries": 1, h.EXCHANGE: "shop", h.ROUTING_KEY: "k"}
+    headers = {"retries": 1, h.EXCHANGE: "shop", h.ROUTING_KEY: "k"}  # of a published copy
     found = in_tier(Waiting("q.retry.1.1m", "q.retry.1.1m", headers), NOW, origin="q", ttl_ms=60_000)
     assert found == Address((Destination("q", "shop", "k"),), NOW + 60_000, 1)

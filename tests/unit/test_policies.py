@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,15 @@ from hypothesis import strategies as st
 
 from celery_rmq_delay.cli.text import policy_text, undo_text
 from celery_rmq_delay.exceptions import AdoptionError
-from celery_rmq_delay.management.policies import applying, differences, effective_limit, pattern_of, plan_policy
-from celery_rmq_delay.management.records import Policy, QueueDetail
+from celery_rmq_delay.management.records import (
+    Policy,
+    QueueDetail,
+    applying,
+    differences,
+    effective_limit,
+    pattern_of,
+    plan_policy,
+)
 from celery_rmq_delay.names import Names
 from celery_rmq_delay.operations.adoption import UndoPlan
 from celery_rmq_delay.topology.applied import Adoption, Applied
@@ -25,15 +33,7 @@ QUEUE_NAMES = st.text(st.characters(blacklist_categories=["Cs"], blacklist_chara
 
 
 def detail(**changes: Any) -> QueueDetail:
-    facts: dict[str, Any] = {
-        "name": "shop",
-        "type": "classic",
-        "arguments": {},
-        "policy": None,
-        "policy_definition": {},
-        "dead_letters_waiting": 0,
-    }
-    return QueueDetail(**{**facts, **changes})
+    return replace(QueueDetail("shop", "classic", {}, None, {}, 0), **changes)
 
 
 @given(QUEUE_NAMES, st.text())
@@ -58,15 +58,9 @@ def test_a_queue_without_policy_gets_one_of_its_own() -> None:
     assert plan.policy == Policy("rmq_delay.shop", "^shop$", {"dead-letter-exchange": DLX}, 1, "queues")
     assert plan.changes == {"dead-letter-exchange": (None, DLX)}
     assert (plan.present, plan.base, plan.is_written) == (None, None, False)
-
-
-def test_a_quorum_queue_gets_the_arguments_that_keep_its_dead_letters_safe() -> None:
-    plan = plan_policy(NAMES, detail(type="quorum"), [])
-    assert plan.policy.definition == {
-        "dead-letter-exchange": DLX,
-        "dead-letter-strategy": "at-least-once",
-        "overflow": "reject-publish",
-    }
+    safe = {"dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}
+    quorum = plan_policy(NAMES, detail(type="quorum"), [])
+    assert quorum.policy.definition == {"dead-letter-exchange": DLX, **safe}
 
 
 def test_the_policy_is_merged_from_the_applied_one_and_has_the_highest_priority() -> None:
@@ -114,6 +108,8 @@ def test_an_operator_policy_is_not_copied_and_named() -> None:
     assert plan.policy.definition == {"dead-letter-exchange": DLX}
     assert plan.operator_policy == "limits"
     assert "operator policy limits still applies" in policy_text(plan)
+    classic = detail(operator_policy="op", policy_definition={"overflow": "drop-head"})  # which a quorum queue refuses
+    assert plan_policy(NAMES, classic, []).operator_policy == "op"
 
 
 def test_our_policy_is_written_again_when_the_policy_below_it_changed() -> None:
@@ -160,11 +156,6 @@ def test_a_policy_that_dead_letters_elsewhere_is_replaced_with_the_option_only()
     plan = plan_policy(NAMES, detail(), [theirs], replace=True)
     assert plan.policy.definition == {"dead-letter-exchange": DLX, "expires": 9}
     assert plan.changes == {"dead-letter-exchange": ("theirs", DLX), "dead-letter-routing-key": ("k", None)}
-
-
-def test_an_overflow_of_an_operator_policy_does_not_matter_for_a_classic_queue() -> None:
-    found = detail(operator_policy="op", policy_definition={"overflow": "drop-head"})
-    assert plan_policy(NAMES, found, []).operator_policy == "op"
 
 
 def test_the_change_is_shown_key_by_key() -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from celery_rmq_delay.testing import PrivateServerError
-from celery_rmq_delay.testing.servers import ports
+from celery_rmq_delay.testing.servers import host as ports
 
 ANOTHER = """
 import os
 from celery_rmq_delay.testing import PrivateServerError
-from celery_rmq_delay.testing.servers import ports
+from celery_rmq_delay.testing.servers import host as ports
 ports._RANGE = {range}
 ports._reservations = lambda: reserved
 reserved = os.open({reserved!r}, os.O_RDWR)

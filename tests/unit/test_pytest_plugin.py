@@ -13,7 +13,7 @@ import pytest
 from celery_rmq_delay.exceptions import ManagementError
 from celery_rmq_delay.management.client import URL_VARIABLE
 from celery_rmq_delay.testing.servers.external import ExternalBroker, _in_vhost
-from celery_rmq_delay.testing.servers.ports import free_port
+from celery_rmq_delay.testing.servers.host import free_port
 from tests.support.corpus import corpus
 
 pytest_plugins = ["pytester"]
@@ -34,11 +34,10 @@ def run(pytester: pytest.Pytester, *arguments: str, code: str = USES_BROKER) -> 
     return pytester.runpytest_inprocess(*others, *arguments)
 
 
-def test_a_missing_server_skips_on_a_developers_machine(pytester: pytest.Pytester) -> None:
+def test_a_missing_server_skips_on_a_developers_machine_and_fails_in_ci(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(pytester, "--rabbitmq", "/no/such/server").assert_outcomes(skipped=1)
-
-
-def test_a_missing_server_fails_in_ci(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
     result = run(pytester, "--rabbitmq", "/no/such/server")
     result.assert_outcomes(errors=1)
@@ -46,19 +45,12 @@ def test_a_missing_server_fails_in_ci(pytester: pytest.Pytester, monkeypatch: py
     result.stdout.no_fnmatch_line("*exception*")
 
 
-def test_a_broker_given_by_url_is_used_unchanged(pytester: pytest.Pytester) -> None:
-    run(pytester, "--broker-url", "amqp://elsewhere//").assert_outcomes(passed=1)
-
-
-def test_a_broker_given_by_the_environment_is_used_unchanged(
+def test_a_broker_given_by_url_or_by_the_environment_is_used_unchanged_unless_another_is_chosen(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    run(pytester, "--broker-url", "amqp://elsewhere//").assert_outcomes(passed=1)
     monkeypatch.setenv("BROKER_URL", "amqp://elsewhere//")
     run(pytester).assert_outcomes(passed=1)
-
-
-def test_an_explicit_choice_beats_the_environment(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BROKER_URL", "amqp://elsewhere//")
     run(pytester, "--rabbitmq", "/no/such/server").assert_outcomes(skipped=1)
 
 
@@ -84,17 +76,11 @@ def listening() -> Iterator[str]:
 
 
 def test_a_broker_without_management_api_fails_a_test_with_what_to_do(
-    pytester: pytest.Pytester, listening: str
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, listening: str
 ) -> None:
     api = f"http://127.0.0.1:{free_port()}"
     result = run(pytester, "--broker-url", listening, "--management-url", api, code=USES_VHOST)
     refused(result, f"No management API at {api}", "rabbitmq-plugins enable rabbitmq_management", URL_VARIABLE)
-
-
-def test_the_api_of_a_broker_by_environment_is_named_by_it_too(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, listening: str
-) -> None:
-    api = f"http://127.0.0.1:{free_port()}"
     monkeypatch.setenv("BROKER_URL", listening)
     monkeypatch.setenv(URL_VARIABLE, api)
     refused(run(pytester, code=USES_VHOST), f"No management API at {api}")

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay.cli.capacity import parse_rate, parse_shares, parse_size
-from celery_rmq_delay.cli.capacity_output import format_number, format_size
+from celery_rmq_delay.cli.capacity import format_number, format_size, parse_rate, parse_shares, parse_size
 from celery_rmq_delay.exceptions import SettingsError
 from tests.support.corpus import corpus
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from celery_rmq_delay.events.fingerprint import fingerprint, normalise_message, top_frame, without_retry
 from celery_rmq_delay.headers import bounded, printable
-from celery_rmq_delay.management.policies import pattern_of
-from celery_rmq_delay.management.records import Policy
+from celery_rmq_delay.management.records import Policy, pattern_of
 from celery_rmq_delay.names import Names, is_derived
 from celery_rmq_delay.redaction import DEFAULT, DEFAULT_KEYS, MAX_TEXT, Redaction
 from tests.support import hostile

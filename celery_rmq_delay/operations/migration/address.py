@@ -1,4 +1,4 @@
-"""Where a waiting message must go, and when: read from its headers, routing key and body. No I/O.
+"""Where messages wait, and where and when each must go: read from its headers, routing key and body.
 
 A due time is milliseconds since the epoch and never too early: if only the time of a message's last hop is known, the
 due time assumes the longest remaining delay.
@@ -12,16 +12,27 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from kombu import Connection
 from kombu.entity import Queue
 
 from ... import headers as h
-from ...durations import parse_ms
+from ...app.inventory import applied, plans
+from ...app.state import AppState
+from ...durations import aware_eta, parse_ms
 from ...exceptions import NotUnderstoodError, RmqDelayError
+from ...ladders import Ladder
+from ...management.client import Management
 from ...names import digest
 from ...publish.calls import matches_topic
+from ...topology.exact.alternatives import Loop
+from ...topology.exact.base import Options
+from ...topology.exact.levels import Levels
+from ...topology.ladder import LadderPlan
+from .. import celery_native_delay
 from ..celery_native_delay import LEVELS, celery_native_bindings
 
 _PREFIX = re.compile(rf"(?:[01]\.){{{LEVELS}}}")
@@ -56,9 +67,6 @@ class Waiting(NamedTuple):
     routing_key: str
     headers: Mapping[str, Any]
     body: bytes = b""
-
-
-# -- our own exact topologies ----------------------------------------------------------------------------------------
 
 
 def from_headers(headers: Mapping[str, Any]) -> Address | None:
@@ -102,9 +110,6 @@ def in_loop(found: Waiting, _now_ms: int) -> Address:
     raise NotUnderstoodError(f"{h.DUE}={due!r}, {h.TO}={queue!r}")
 
 
-# -- ladders ---------------------------------------------------------------------------------------------------------
-
-
 def in_tier(found: Waiting, now_ms: int, *, origin: str, ttl_ms: int) -> Address:
     """Return the address of a message in a delay queue of a ladder: due one TTL after its rejection."""
     retries = h.retries(found.headers, origin)
@@ -113,16 +118,10 @@ def in_tier(found: Waiting, now_ms: int, *, origin: str, ttl_ms: int) -> Address
     return Address((Destination(origin, exchange, key),), due, retries)
 
 
-# -- Celery's own levels ---------------------------------------------------------------------------------------------
-
-
 def in_celery_native(
-    found: Waiting,
-    now_ms: int,
-    *,
-    destinations: Callable[[tuple[str, ...]], tuple[Destination, ...]],
+    found: Waiting, now_ms: int, *, destinations: Callable[[tuple[str, ...]], tuple[Destination, ...]],
     aware: Callable[[object], datetime],
-) -> Address:
+) -> Address:  # fmt: skip
     """Return the address of a message in one of Celery's levels.
 
     ``destinations`` is `celery_native_destinations` of the app's queues. ``aware`` reads an eta.
@@ -209,9 +208,6 @@ def _celery_native_due(found: Waiting, now_ms: int) -> int:
     return _entered(found.headers, now_ms) + left * 1000
 
 
-# -- shared ----------------------------------------------------------------------------------------------------------
-
-
 def _entered(headers: Mapping[str, Any], now_ms: int) -> int:
     """Return the latest time at which a message can have entered its queue: that of its newest death, or now.
 
@@ -222,3 +218,101 @@ def _entered(headers: Mapping[str, Any], now_ms: int) -> int:
     if isinstance(died, datetime):
         return min(now_ms, int(died.replace(tzinfo=timezone.utc).timestamp()) * 1000 + _RESOLUTION_MS)
     return now_ms
+
+
+SOURCES = ("celery-native", "levels", "hold", "loop", "plugin", "ladder")
+
+
+class Source:
+    """Queues in which messages wait, and a function that reads their addresses, which raises `NotUnderstoodError`.
+
+    ``name`` is that on the command line. ``queues`` are in the order in which messages pass them, so that none is
+    missed while they are emptied.
+    """
+
+    def __init__(self, name: str, queues: Iterable[str], address: Callable[[Waiting, int], Address]) -> None:
+        self.name, self.queues, self.address = name, tuple(queues), address
+
+
+def source(
+    name: str, delay: AppState, connection: Connection, options: Options, *, retired_only: bool = False,
+    named: Iterable[str] = (), management_url: str | None = None,
+) -> Source:  # fmt: skip
+    """Return a source by its name.
+
+    ``options`` are those with which its objects were declared. ``named`` are the queues of `hold`; if empty, the
+    management API lists them. ``retired_only``: only delay queues that no ladder in force has. Raises `RmqDelayError`.
+    """
+    prefix, known = options.names.prefix, tuple(delay.app.amqp.queues)
+    if name == "celery-native":
+        return Source(name, celery_native_delay.level_names(), _celery_native(delay))
+    if name == "levels":
+        queues = reversed(Levels(options).holding())
+        return Source(name, queues, partial(in_levels, unit_ms=options.unit_ms, queues=known))
+    if name == "hold":
+        named = tuple(named) or _hold_queues(delay, connection, prefix, management_url)
+        return Source(name, named, partial(in_hold, prefix=prefix, queues=known))
+    if name == "loop":
+        loop = Loop(options)
+        return Source(name, (loop.wait, loop.delay), in_loop)
+    if name == "ladder":
+        return _ladder(delay, connection, retired_only=retired_only)
+    raise RmqDelayError(
+        "Messages in the plugin's exchange cannot be moved: they are delivered when they are due. Keep the plugin "
+        "enabled until then, with exact_delays=['levels', 'plugin'] if you move to levels. The management API shows "
+        f"how many are left: messages_delayed of the exchange {prefix}.delayed at /api/exchanges."
+    )
+
+
+def _celery_native(delay: AppState) -> Callable[[Waiting, int], Address]:
+    app, every = delay.app, list(delay.app.amqp.queues.values())
+
+    @lru_cache(maxsize=1024)
+    def destinations(keys: tuple[str, ...]) -> tuple[Destination, ...]:
+        return celery_native_destinations(every, keys)
+
+    return partial(in_celery_native, destinations=destinations, aware=partial(aware_eta, app))
+
+
+def _hold_queues(delay: AppState, connection: Connection, prefix: str, url: str | None) -> list[str]:
+    with Management.of(connection, url, delay.settings.management_url) as management:
+        return sorted(name for name in management.queues() if name.startswith(f"{prefix}.hold."))
+
+
+def _ladder(delay: AppState, connection: Connection, *, retired_only: bool) -> Source:
+    """Return the delay queues of the ladders in force and of those still on record."""
+    tiers: dict[str, Tier] = {}
+    for plan in plans(connection, delay):
+        state = applied(connection, plan)
+        in_force = {*plan.ladders} | state.in_force
+        entered = [*plan.ladders.values(), *(each for key, each in state.ladders.items() if key in in_force)]
+        skipped = {queue.name for _, _, queue in plan.delay_queues(entered)} if retired_only else set()
+        found = tiers_of(plan, [*plan.ladders.values(), *state.ladders.values()])
+        tiers |= {name: tier for name, tier in found.items() if name not in skipped}
+    return of_tiers(tiers)
+
+
+class Tier(NamedTuple):
+    """A delay queue of a ladder: its tier, its origin queue and its TTL in ms."""
+
+    tier_index: int
+    queue: str
+    ttl_ms: int
+
+
+def tiers_of(plan: LadderPlan, ladders: Iterable[Ladder]) -> dict[str, Tier]:
+    """Return the delay queues of ladders of a queue, by name."""
+    return {
+        queue.name: Tier(tier_index, plan.queue, int(queue.arguments["x-message-ttl"]))
+        for tier_index, _, queue in plan.delay_queues(ladders)
+    }
+
+
+def of_tiers(tiers: Mapping[str, Tier]) -> Source:
+    """Return delay queues of ladders, given by name, the highest tier first."""
+
+    def address(found: Waiting, now_ms: int) -> Address:
+        tier = tiers[found.queue]
+        return in_tier(found, now_ms, origin=tier.queue, ttl_ms=tier.ttl_ms)
+
+    return Source("ladder", sorted(tiers, key=lambda name: -tiers[name].tier_index), address)

@@ -10,34 +10,93 @@ from __future__ import annotations
 import struct
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import amqp
 from amqp.exceptions import AMQPError, NotFound
+from kombu import Connection
+from kombu.message import Message
 
-from ... import headers as h
-from ...amqp.apply import ensure_queue, ready_counts
+from ...amqp.apply import ready_counts
 from ...amqp.capabilities import Capabilities, capabilities
 from ...amqp.confirms import CONFIRM_TIMEOUT, ConfirmingPublisher, confirming_channel
 from ...amqp.copies import parked_copy
-from ...amqp.objects import Queue
-from ...amqp.route import Route
 from ...amqp.scan import SCAN_LIMIT, requeue, scanning, work_off
-from ...exceptions import CannotHoldError, NotUnderstoodError, OutcomeUnknownError, PublishError, RmqDelayError
-from ..waiting import poll
-from .address import Address, Destination, Waiting
-from .report import Report
-from .targets import Copy, Target
+from ...exceptions import OutcomeUnknownError, PublishError
+from ..results import Result
+from .address import Source
+from .targets import _FILTERED, Copier, Copy, LeftError
 
-if TYPE_CHECKING:
-    import amqp
-    from kombu import Connection
-    from kombu.message import Message
 
-    from .sources import Source
+@dataclass
+class Report(Result):
+    """Counts of messages.
+
+    ``before`` and ``after``: ready in the source's queues. ``moved``: by destination queue, into the target.
+    ``delivered``: by queue, directly there, as they were due. ``poisoned``: not understood, by reason. ``left``: still
+    in the source, by reason. ``copies`` were confirmed by the broker; a message for several queues has several.
+    ``arrived``: entered the source during the run; None if unknown.
+    """
+
+    source: str
+    target: str
+    dry_run: bool = False
+    before: int = 0
+    after: int = 0
+    moved: Counter[str] = field(default_factory=Counter)
+    delivered: Counter[str] = field(default_factory=Counter)
+    poisoned: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+    left_on_purpose: int = 0
+    taken: int = 0
+    copies: int = 0
+    arrived: int | None = None
+    interrupted: bool = False
+    complete: bool = True
+    removed: list[str] = field(default_factory=list)
+
+    @property
+    def _difference(self) -> int:
+        return self.before + (self.arrived or 0) - (0 if self.dry_run else self.taken) - self.after
+
+    @property
+    def came_due(self) -> int:
+        """How many messages became due and left the source during the run."""
+        return max(0, self._difference)
+
+    @property
+    def surplus(self) -> int:
+        """How many more messages are left in the source than expected."""
+        return max(0, -self._difference)
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether each taken message has a confirmed copy, and no unexplained messages are left."""
+        if self.dry_run:
+            return not self.surplus
+        copied = sum((self.moved + self.delivered + self.poisoned).values())
+        return copied == self.copies and self.taken <= self.copies and not self.surplus
+
+    @property
+    def needs_a_person(self) -> bool:
+        """Whether an operator has to act."""
+        return (
+            not self.adds_up
+            or self.interrupted
+            or not self.complete
+            or bool(self.poisoned)
+            or sum(self.left.values()) > self.left_on_purpose
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        more = {"came_due": self.came_due, "surplus": self.surplus, "adds_up": self.adds_up}
+        return {**super().to_json(), **more}
+
 
 #: The maximum number of unconfirmed copies, and so of the messages that a killed run leaves twice.
 WINDOW = 32
@@ -47,94 +106,6 @@ IDLE = 0.1
 MOST_PASSES = 20
 #: Seconds in which the broker's counts settle after the last ack.
 SETTLE = 3.0
-
-#: How often a message of a quorum queue with RabbitMQ's default delivery limit (20, since 4.0) may be inspected.
-MOST_INSPECTIONS = 10
-
-_FILTERED = "for another queue than asked for"
-
-
-class LeftError(Exception):
-    """A message is left where it is; the text is the reason."""
-
-
-class Copier:
-    """Decides which copies replace a message."""
-
-    def __init__(
-        self, connection: Connection, source: Source, target: Target, poison: Queue, only: Collection[str] = ()
-    ) -> None:
-        self._connection, self._source, self._target, self._poison = connection, source, target, poison
-        self._only = frozenset(only)
-        self._exists: dict[str, bool] = {}
-        self._has_poison = False
-        # Managed queues have no delivery limit.
-        self._wears_out = source.name == "celery-native" and capabilities(connection).keeps_delivery_count
-
-    def copies(self, queue: str, message: Message) -> list[Copy]:
-        """Return the copies that replace a message of ``queue``. Raises `LeftError`."""
-        now = h.epoch_ms()
-        found = Waiting(queue, message.delivery_info["routing_key"], message.headers, message.body)
-        try:
-            address = self._source.address(found, now)
-        except NotUnderstoodError as error:
-            self._filter(message)
-            return [self._poisoned(message, found, str(error))]
-        self._filter(message, *(each.queue for each in address.destinations))
-        try:
-            return [self._copy(message.headers, address, each, now) for each in address.destinations]
-        except CannotHoldError as error:
-            if self._is_worn(message):
-                return [self._poisoned(message, found, f"{error}; it cannot be left there any longer")]
-            raise LeftError(str(error)) from error
-
-    def _filter(self, message: Message, *queues: str) -> None:
-        if self._only and self._only.isdisjoint(queues):
-            self.check_inspections(message)
-            raise LeftError(_FILTERED)
-
-    def check_inspections(self, message: Message) -> None:
-        """Raise `RmqDelayError` if a message was inspected so often that more inspections would lose its delay."""
-        if self._is_worn(message):
-            raise RmqDelayError(
-                f"A message in Celery's levels was inspected {MOST_INSPECTIONS} times or more: after 20 times RabbitMQ "
-                "removes it from its level, too early. Move it now: run without --dry-run and --queue."
-            )
-
-    def _is_worn(self, message: Message) -> bool:
-        return self._wears_out and h.whole_number(message.headers.get("x-delivery-count")) >= MOST_INSPECTIONS
-
-    def _copy(self, raw: dict[str, Any], address: Address, to: Destination, now: int) -> Copy:
-        if not self._there(to.queue):
-            raise CannotHoldError(f"queue {to.queue!r} does not exist")
-        return self._target.copy(raw, address, to, now)
-
-    def _poisoned(self, message: Message, found: Waiting, reason: str) -> Copy:
-        more = {
-            h.REASON: h.bounded(h.printable(reason), h.MAX_MESSAGE),
-            h.QUEUE: found.queue,
-            h.EXCHANGE: message.delivery_info["exchange"],
-            h.ROUTING_KEY: found.routing_key,
-        }
-        return Copy(Route("", self._poison.name), {**h.without_dead_letters(found.headers), **more}, "poisoned", reason)
-
-    def poisoned(self, queue: str, message: Message, refused: Copy, reason: str) -> Copy:
-        """Return the copy for the poison queue that replaces a copy refused by its queue."""
-        found = Waiting(queue, message.delivery_info["routing_key"], message.headers, message.body)
-        return self._poisoned(message, found, f"for queue {refused.by!r} {reason}; its other queues have it")
-
-    def prepare(self, copy: Copy) -> None:
-        """Declare what a copy's route needs. Blocks."""
-        if copy.counted == "moved":
-            self._target.prepare(self._connection, copy.route)
-        elif copy.counted == "poisoned" and not self._has_poison:
-            ensure_queue(self._connection, self._poison)
-            self._has_poison = True
-
-    def _there(self, queue: str) -> bool:
-        if queue not in self._exists:
-            self._exists[queue] = ready_counts(self._connection, [queue])[queue] is not None
-        return self._exists[queue]
 
 
 @dataclass
@@ -156,17 +127,9 @@ class Mover:
     """
 
     def __init__(
-        self,
-        connection: Connection,
-        source: Source,
-        copier: Copier,
-        report: Report,
-        *,
-        window: int = WINDOW,
-        limit: int | None = None,
-        stopped: Callable[[], bool] = bool,
-        progress: Callable[[int], object] = bool,
-    ) -> None:
+        self, connection: Connection, source: Source, copier: Copier, report: Report, *, window: int = WINDOW,
+        limit: int | None = None, stopped: Callable[[], bool] = bool, progress: Callable[[int], object] = bool,
+    ) -> None:  # fmt: skip
         self._connection, self._source, self._copier, self._report = connection, source, copier, report
         self._window, self._limit, self._stopped, self._progress = window, limit, stopped, progress
         self._left: dict[str, Counter[str]] = {}
@@ -349,9 +312,8 @@ class _Drain:
             moving.refused, moving.waiting, moving.is_poisoned = [], len(rest), True
             for copy in rest:
                 self._copier.prepare(copy)
-                self._publisher.publish(
-                    _made(moving.message, copy, self._broker), copy.route, partial(self._done, moving, copy)
-                )
+                made = _made(moving.message, copy, self._broker)
+                self._publisher.publish(made, copy.route, partial(self._done, moving, copy))
 
     def _hold(self, message: Message, reason: str) -> None:
         """Keep a message unacked until the end, and raise the prefetch count for others."""
@@ -366,7 +328,10 @@ class _Drain:
         """Wait for deliveries and confirms; return whether any arrived."""
         self._poison_the_rest()
         began = time.monotonic()
-        while not self._drained():
+        while True:
+            with suppress(TimeoutError):
+                self._connection.drain_events(timeout=IDLE)
+                return True
             if not self._moving:
                 return False
             if time.monotonic() - began > CONFIRM_TIMEOUT:
@@ -374,14 +339,6 @@ class _Drain:
                     f"No confirm in {CONFIRM_TIMEOUT:g} s for {self._moving} messages of {self._queue!r}. They stay "
                     "there, and may be in the target, too."
                 )
-        return True
-
-    def _drained(self) -> bool:
-        try:
-            self._connection.drain_events(timeout=IDLE)
-        except TimeoutError:
-            return False
-        return True
 
     def _ready(self) -> int:
         return ready_counts(self._connection, [self._queue])[self._queue] or 0
@@ -395,13 +352,3 @@ def _made(message: Message, copy: Copy, broker: Capabilities) -> amqp.Message:
     except (AMQPError, AttributeError, TypeError, ValueError, struct.error) as error:
         raise LeftError(f"its headers cannot be written ({error})") from error
     return made
-
-
-def total(connection: Connection, source: Source) -> int:
-    """Return how many messages are ready in a source's queues."""
-    return sum(count or 0 for count in ready_counts(connection, source.queues).values())
-
-
-def settled_total(connection: Connection, source: Source, expected: int) -> int:
-    """Return the total after the broker's counts have had time to reflect the last acks."""
-    return poll(SETTLE, lambda: total(connection, source), IDLE, until=lambda count: count == expected)

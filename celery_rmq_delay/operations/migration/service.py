@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from kombu import Connection
+
+from ...amqp.apply import exchange_exists, ready_counts
 from ...amqp.objects import Queue
 from ...app.inventory import origin_queues
+from ...app.state import AppState
 from ...exceptions import ManagementError, RmqDelayError, SelectionError
 from ...ladders import QueueType
 from ...management.client import Management
@@ -16,20 +19,11 @@ from ...names import Names
 from ...settings.values import MOST_LEVELS
 from ...topology.common import managed_queue_arguments
 from ...topology.exact.base import Options
-from . import targets
-from .arrivals import arrivals
-from .mover import WINDOW, Copier, Mover, settled_total, total
-from .removal import check_unused, remove
-from .report import Report
-from .sources import source
-
-if TYPE_CHECKING:
-    from celery import Celery
-    from kombu import Connection
-
-    from ...app.state import AppState
-    from .sources import Source
-    from .targets import DelayTarget
+from ..celery_native_delay import ENTRY, check_unused, remove
+from ..results import poll
+from .address import Source, source
+from .mover import IDLE, SETTLE, WINDOW, Mover, Report
+from .targets import Copier, DelayTarget, target
 
 CELERY_NATIVE = "celery-native"
 
@@ -68,14 +62,9 @@ class Request:
 
 
 def migrate(
-    delay: AppState,
-    connection: Connection,
-    request: Request,
-    *,
-    stopped: Callable[[], bool] = bool,
-    begun: Callable[[int], Callable[[int], object]] = lambda _before: bool,
-    window: int = WINDOW,
-) -> Report:
+    delay: AppState, connection: Connection, request: Request, *, stopped: Callable[[], bool] = bool,
+    begun: Callable[[int], Callable[[int], object]] = lambda _before: bool, window: int = WINDOW,
+) -> Report:  # fmt: skip
     """Move waiting messages; return the counts.
 
     ``stopped`` is asked often, and ends the run after the window under way. ``begun`` gets the number of messages there
@@ -83,10 +72,9 @@ def migrate(
     """
     request.check()
     origin_queues(delay)  # makes all queues of the app known
-    app: Celery = delay.app
     if request.remove:
-        check_unused(app, every_task=delay.settings.exact.every_task)
-    into = targets.target(request.to, delay, connection)
+        check_unused(delay)
+    into = target(request.to, delay, connection)
     out_of = source(
         request.source, delay, connection, _options(delay, request), retired_only=into.name == "ladder",
         named=request.source_queues, management_url=request.management_url,
@@ -94,8 +82,8 @@ def migrate(
     _check_apart(out_of, into, request)
     report = Report(request.source, into.name, request.dry_run)
     copier = Copier(connection, out_of, into, poison_queue(delay), request.only)
-    with arrivals(connection) if request.source == CELERY_NATIVE else nullcontext(lambda: None) as entered:
-        report.before = total(connection, out_of)
+    with _arrivals(connection) if request.source == CELERY_NATIVE else nullcontext(lambda: None) as entered:
+        report.before = _total(connection, out_of)
         mover = Mover(
             connection, out_of, copier, report, window=window, limit=request.limit, stopped=stopped,
             progress=begun(report.before),
@@ -104,12 +92,17 @@ def migrate(
             mover.inspect()
         else:
             mover.run()
-        taken = 0 if request.dry_run else report.taken
-        report.after = settled_total(connection, out_of, report.before - taken)
+        left = report.before - (0 if request.dry_run else report.taken)
+        # The broker's counts need time to reflect the last acks.
+        report.after = poll(SETTLE, lambda: _total(connection, out_of), IDLE, until=lambda count: count == left)
         report.arrived = entered()
     if request.remove:
         report.removed = _remove(delay, connection, request, report)
     return report
+
+
+def _total(connection: Connection, source: Source) -> int:
+    return sum(count or 0 for count in ready_counts(connection, source.queues).values())
 
 
 def poison_queue(delay: AppState) -> Queue:
@@ -157,3 +150,23 @@ def _remove(delay: AppState, connection: Connection, request: Request, report: R
                 "--no-management skips this check."
             ) from error
     return remove(connection, delay.app, details)
+
+
+@contextmanager
+def _arrivals(connection: Connection) -> Iterator[Callable[[], int]]:
+    """Yield a function that returns how many messages have entered Celery's levels in the block.
+
+    A temporary queue behind the entry counts them. Behind the exit it would take messages that match no other queue,
+    and they would be lost with it.
+    """
+    if not exchange_exists(connection, ENTRY):
+        yield lambda: 0
+        return
+    with connection.channel() as channel:
+        queue = channel.queue_declare(exclusive=True, auto_delete=True).queue
+        channel.queue_bind(queue, ENTRY, "#")
+        try:
+            yield lambda: int(channel.queue_declare(queue, passive=True).message_count)
+        finally:
+            if channel.is_open:
+                channel.queue_delete(queue)

@@ -11,29 +11,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from operator import not_
-from typing import TYPE_CHECKING
+
+from kombu import Connection
 
 from ...amqp.apply import consumer_count
+from ...app.state import AppState
 from ...exceptions import RmqDelayError
+from ...management.client import Management
 from ...names import quarantine
 from .. import deletion
+from ..deletion import Kind
+from ..migration.address import Source, of_tiers, source
 from ..migration.service import poison_queue
-from ..migration.sources import of_tiers, source
-from ..waiting import listed_counts, poll
-from .broker import Broker, Request, is_quorum
-from .inventory import exact, existing, origins
-from .ladders import Ladders
-from .returning import quarantined, send_home
-from .shared import Shared
-
-if TYPE_CHECKING:
-    from kombu import Connection
-
-    from ...app.state import AppState
-    from ...management.client import Management
-    from ..migration.sources import Source
-    from ..steps import Kind
-    from .leftovers import Report
+from ..results import listed_counts, poll
+from .broker import Broker, Report, Request, exact, existing, is_quorum, origins, quarantined, send_home
+from .removal import Ladders, Shared
 
 #: Seconds between two checks of what still waits.
 _PAUSE = 0.5
@@ -42,13 +34,9 @@ _UNKNOWN = ("It has our prefix, and is unknown to this app.", "Delete it by hand
 
 
 def uninstall(
-    delay: AppState,
-    connection: Connection,
-    request: Request,
-    management: Management | None = None,
-    *,
+    delay: AppState, connection: Connection, request: Request, management: Management | None = None, *,
     stopped: Callable[[], bool] = bool,
-) -> Report:
+) -> Report:  # fmt: skip
     """Put waiting messages back into their queues, and delete every object of this package.
 
     Return a report of what could not be deleted. ``stopped`` is called often; when it returns true, the run ends before

@@ -17,12 +17,9 @@ from urllib.parse import quote
 import amqp
 
 from ...exceptions import PrivateServerError
-from .context import PrivateServer
-from .host import LOOPBACK, Host
+from .host import LOOPBACK, Host, NodeSettings, free_port
 from .installation import Installation
-from .node import NodeSettings
-from .ports import free_port
-from .process import KeptProcess, wait_until_ready
+from .process import KeptProcess, PrivateServer, wait_until_ready
 
 # Before RabbitMQ 4.3, deleting several quorum queues whose at-least-once dead-lettering is just being started, as it is
 # after a restart, ends the supervisor of all such dead-lettering until the node is restarted: no queue dead-letters
@@ -33,10 +30,10 @@ _SETTLED = (
     "[catch sys:get_state(W, 5000) || is_pid(whereis(rabbit_fifo_dlx_sup)), "
     "{_, W, _, _} <- supervisor:which_children(rabbit_fifo_dlx_sup), is_pid(W)]"
 )
+#: Seconds until a node accepts AMQP connections: one of a cluster may wait for others for minutes.
 START_TIMEOUT = 300.0
-"""Seconds a node may take until it accepts AMQP connections: one of a cluster may wait for others for minutes."""
+#: Seconds of a command: in a cluster it may wait until RabbitMQ detects a lost node, a minute by default.
 COMMAND_TIMEOUT = 180.0
-"""Seconds a command may take: in a cluster it may wait until RabbitMQ detects a lost node, a minute by default."""
 
 
 class PrivateBroker(PrivateServer):
@@ -61,18 +58,10 @@ class PrivateBroker(PrivateServer):
     """
 
     def __init__(
-        self,
-        server: str | os.PathLike[str] | None = None,
-        root: str | os.PathLike[str] | None = None,
-        name: str | None = None,
-        management: bool = False,
-        plugins: Sequence[str] = (),
-        config: str = "",
-        *,
-        cookie: str | None = None,
-        epmd_port: int | None = None,
-        host: Host = LOOPBACK,
-    ) -> None:
+        self, server: str | os.PathLike[str] | None = None, root: str | os.PathLike[str] | None = None,
+        name: str | None = None, management: bool = False, plugins: Sequence[str] = (), config: str = "", *,
+        cookie: str | None = None, epmd_port: int | None = None, host: Host = LOOPBACK,
+    ) -> None:  # fmt: skip
         """Find the server; :meth:`start` or ``with`` starts it."""
         self.installation = Installation.find(server, root)
         self.settings = NodeSettings(
@@ -94,7 +83,6 @@ class PrivateBroker(PrivateServer):
         self._version: tuple[int, int, int] | None = None
 
     def __repr__(self) -> str:
-        """Name the node and where it listens."""
         return f"<PrivateBroker {self.node} on port {self.port} from {self.installation.server}>"
 
     @property
@@ -133,9 +121,7 @@ class PrivateBroker(PrivateServer):
     def start(self) -> None:
         """Start the node, with the data it had if it was killed, and wait until it accepts connections.
 
-        Does nothing when it runs.
-
-        :raises ServerStartError: with the tail of the node's log.
+        Does nothing when it runs. Raises `ServerStartError` with the tail of the node's log.
         """
         if self.pid is None:
             self.launch()
@@ -148,10 +134,7 @@ class PrivateBroker(PrivateServer):
         self._process.start()
 
     def await_ready(self) -> None:
-        """Wait until a launched node accepts connections.
-
-        :raises ServerStartError: with the tail of the node's log.
-        """
+        """Wait until a launched node accepts connections. Raises `ServerStartError` with the tail of its log."""
         logs = [self._home / "log" / "output.txt", self.log_path]
         wait_until_ready(self._is_ready, self._running(), what=repr(self), timeout=START_TIMEOUT, logs=logs)
 
@@ -164,12 +147,8 @@ class PrivateBroker(PrivateServer):
         self._process = self._dir = None
 
     def restart(self, *, timeout: float = 60.0) -> None:
-        """Shut the node down cleanly and start it again: same ports, durable data kept.
-
-        :param timeout: seconds the shutdown may take before the node is killed.
-        """
-        process = self._running()
-        if not process.end("term", timeout=timeout):
+        """Shut the node down, or kill it after ``timeout`` seconds, and start it: same ports, durable data kept."""
+        if not self._running().end("term", timeout=timeout):
             self.kill()
         self.start()
 
@@ -181,15 +160,14 @@ class PrivateBroker(PrivateServer):
     def rabbitmqctl(self, *args: str, timeout: float = COMMAND_TIMEOUT) -> str:
         """Run ``rabbitmqctl`` against the node (one to three seconds) and return what it printed.
 
-        :param timeout: seconds.
-        :raises PrivateServerError: when it fails, with what it printed.
+        Raises `PrivateServerError` when it fails, with what it printed. ``timeout`` is in seconds.
         """
         return self._tool("rabbitmqctl", "-n", self.node, *args, timeout=timeout)
 
     def evaluate(self, erlang: str, *, timeout: float = COMMAND_TIMEOUT) -> str:
-        """Evaluate an Erlang expression in the node and return the printed result; takes milliseconds.
+        """Evaluate comma-separated Erlang expressions, without a dot at the end; return the printed result of the last.
 
-        :param erlang: comma-separated expressions, without the final dot.
+        It takes milliseconds.
         """
         if self.installation.program("erl_call") is None:
             return self.rabbitmqctl("eval", f"{erlang}.", timeout=timeout).strip()
@@ -205,12 +183,9 @@ class PrivateBroker(PrivateServer):
 
     def vhost(self, name: str) -> str:
         """Add a vhost, with all permissions for guest, and return its URL."""
-        binary = erlang_binary(name)
-        self.evaluate(
-            f"rabbit_vhost:add({binary}, {erlang_binary('test')}), "
-            f"rabbit_auth_backend_internal:set_permissions({erlang_binary('guest')}, {binary}, "
-            f"{erlang_binary('.*')}, {erlang_binary('.*')}, {erlang_binary('.*')}, {erlang_binary('test')})"
-        )
+        vhost, guest, all_, test = map(erlang_binary, (name, "guest", ".*", "test"))
+        permit = f"set_permissions({guest}, {vhost}, {all_}, {all_}, {all_}, {test})"
+        self.evaluate(f"rabbit_vhost:add({vhost}, {test}), rabbit_auth_backend_internal:{permit}")
         return f"{self.url.removesuffix('/')}{quote(name, safe='')}"
 
     def delete_vhost(self, name: str) -> None:
@@ -282,14 +257,14 @@ class PrivateBroker(PrivateServer):
         finally:
             page.close()
 
-    def _tool(self, program: str, *args: str, stdin: str | None = None, timeout: float) -> str:
+    def _tool(self, program: str, *args: str, stdin: str = "", timeout: float) -> str:
         path = self.installation.program(program)
         if path is None:
             raise PrivateServerError(f"There is no {program} in the folder of {self.installation.server}.")
         done = subprocess.run(  # noqa: S603 - the caller's own broker
             self._command(path, *args),
             env=self._env(),
-            input=stdin if stdin is not None else "",
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=timeout,

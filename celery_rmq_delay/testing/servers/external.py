@@ -33,8 +33,8 @@ class ExternalBroker:
     def vhost(self, name: str) -> str:
         """Create a vhost, with all permissions for the user of ``url``, and return its URL.
 
-        :raises ManagementError: when the management API cannot be reached or refuses to; the next calls raise the
-            same at once.
+        Raises `ManagementError` when the management API cannot be reached or refuses to; the next calls raise the same
+        at once.
         """
         if self._refusal is None:
             try:
@@ -46,10 +46,7 @@ class ExternalBroker:
         return ";".join(_in_vhost(each, name) for each in self.url.split(";"))
 
     def delete_vhost(self, name: str) -> None:
-        """Delete a vhost that `vhost` created.
-
-        :raises ManagementError: when the management API cannot be reached or refuses to.
-        """
+        """Delete a vhost that `vhost` created. Raises `ManagementError` when the management API cannot do it."""
         with self._management(name) as management:
             management.delete_vhost()
 

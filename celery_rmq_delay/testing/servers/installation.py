@@ -31,10 +31,9 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True)
 class Installation:
-    """A RabbitMQ installation on this machine or in a chroot tree on it.
+    """A RabbitMQ installation on this machine, or in the chroot tree ``root`` on it.
 
-    :param server: the ``rabbitmq-server`` script, as seen from inside ``root``.
-    :param root: the chroot tree, or None for this machine itself.
+    ``server`` is the ``rabbitmq-server`` script as seen from inside ``root``.
     """
 
     server: str
@@ -44,11 +43,9 @@ class Installation:
     def find(
         cls, server: str | os.PathLike[str] | None = None, root: str | os.PathLike[str] | None = None
     ) -> Installation:
-        """Find the installation to use.
+        """Find the installation to use: by default that in PATH, or in the usual places; `ServerNotFoundError` if none.
 
-        :param server: a ``rabbitmq-server`` script; default: the one in PATH, else in the usual places.
-        :param root: a chroot tree to search.
-        :raises ServerNotFoundError: when there is none.
+        ``server``: a ``rabbitmq-server`` script. ``root``: a chroot tree to search.
         """
         tree = Path(root).resolve() if root is not None else None
         if tree is not None and os.geteuid() != 0:
@@ -74,10 +71,9 @@ class Installation:
 
     @classmethod
     def named(cls, name: str) -> Installation:
-        """Return the installation for the option ``--rabbitmq NAME``.
+        """Return the installation for the option ``--rabbitmq NAME``. Raises `ServerNotFoundError`, with a hint.
 
-        :param name: ``system``, or the path of a rabbitmq-server or of a chroot tree.
-        :raises ServerNotFoundError: when it is not on this machine, with a hint.
+        ``name``: ``system``, or the path of a rabbitmq-server or of a chroot tree.
         """
         if name == "system":
             return cls.find()

@@ -42,7 +42,6 @@ class Keeper:
     """Runs one server process and an optional helper process, as the owner orders."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        """Start the helper; the server waits for the order ``start``."""
         self.spec = spec
         self.server: subprocess.Popen[bytes] | None = None
         self.has_started = False
@@ -110,10 +109,7 @@ class Keeper:
                 os.waitpid(ended.si_pid, 0)
 
     def end(self, *, in_order: bool) -> None:
-        """Kill what runs, orphans included, and delete the directory.
-
-        :param in_order: the owner has requested it, and has not just ended.
-        """
+        """Kill what runs, orphans included, and delete the directory; ``in_order``: the owner has requested it."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self.server is not None and self.spec["farewell"]:
             self.server.send_signal(self.spec["farewell"])

@@ -1,4 +1,4 @@
-"""A server process that never outlives the Python process that started it."""
+"""A server process that never outlives the Python process that started it, and the base of private servers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from ...exceptions import PrivateServerError, ServerStartError
 
@@ -27,27 +29,16 @@ ANSWER_TIMEOUT = 90.0
 class KeptProcess:
     """A server under a keeper: a small process that ends the server when its owner dies, even by SIGKILL.
 
-    :param command: the server's command line; it must run the server by ``exec``.
-    :param env: its whole environment.
-    :param output: file that gets its standard output and error.
-    :param helper: a second command that runs from now until :meth:`close`.
-    :param remove: a directory to delete at the end.
-    :param account: ids of the user and the group that run the commands; only root can use others.
-    :param farewell: a signal after which the server may take 5 s to end at :meth:`close`; default: SIGKILL at once.
+    ``command`` must run the server by ``exec``. ``env`` is its whole environment, the file ``output`` gets its standard
+    output and error. ``helper``: a second command that runs from now until `close`. ``remove``: a folder to delete at
+    the end. ``account``: ids of the user and the group that run the commands; only root can use others. ``farewell``: a
+    signal after which the server may take 5 s to end at `close`; without it, SIGKILL is sent at once.
     """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        output: Path,
-        helper: Sequence[str] | None = None,
-        remove: Path | None = None,
-        account: tuple[int, int] | None = None,
-        farewell: signal.Signals | None = None,
-    ) -> None:
-        """Start the keeper and the helper; the server starts with :meth:`start`."""
+        self, command: Sequence[str], *, env: Mapping[str, str], output: Path, helper: Sequence[str] | None = None,
+        remove: Path | None = None, account: tuple[int, int] | None = None, farewell: signal.Signals | None = None,
+    ) -> None:  # fmt: skip
         self._command = list(command)
         self._folder = remove
         self._spec = {
@@ -88,30 +79,25 @@ class KeptProcess:
             self._news.put(line.decode().strip())
         self._news.put("gone")
 
-    def start(self) -> None:
-        """Start the server, which must not be running; under a new keeper if that has ended, too.
-
-        :raises ServerStartError: when it cannot be executed, or its keeper does not reply.
-        """
-        self._start(self._command)
-
     def run(self, command: Sequence[str], *, timeout: float) -> int | None:
         """Run a command to its end in the server's place, before the server starts.
 
-        :param timeout: seconds.
-        :returns: its exit code, or None when it still runs.
-        :raises ServerStartError: as :meth:`start` does.
+        Return its exit code, or None when it still runs after ``timeout`` seconds. Raises `ServerStartError`.
         """
-        self._start(command)
+        self.start(command)
         self._wait(timeout)
         return self.exit_code
 
-    def _start(self, command: Sequence[str]) -> None:
+    def start(self, command: Sequence[str] | None = None) -> None:
+        """Start the server (or ``command`` in its place), which must not be running; under a new keeper if need be.
+
+        Raises `ServerStartError` when it cannot be executed, or its keeper does not reply.
+        """
         if self._keeper.poll() is not None and not self._is_closed:
             self._let_go()
             self._keep()
         self.exit_code, self.was_ordered_to_end = None, False
-        self._order(f"start {json.dumps(list(command))}")
+        self._order(f"start {json.dumps(list(command or self._command))}")
         try:
             word, _, rest = self._news.get(timeout=ANSWER_TIMEOUT).partition(" ")
         except queue.Empty:
@@ -130,7 +116,7 @@ class KeptProcess:
     def end(self, order: str, *, timeout: float) -> bool:
         """End the server, wait up to ``timeout`` seconds, and return whether it ended.
 
-        :param order: ``term``, ``int`` or ``kill``, a signal to the server; ``crash``, SIGKILL to its children, too.
+        ``order``: ``term``, ``int`` or ``kill``, a signal to the server; ``crash``, SIGKILL to its children, too.
         """
         if not self.is_running():
             return True
@@ -185,9 +171,7 @@ class KeptProcess:
 
     def _listen(self, *, timeout: float) -> None:
         try:
-            word, _, rest = (
-                self._news.get(timeout=timeout).partition(" ") if timeout else self._news.get_nowait().partition(" ")
-            )
+            word, _, rest = self._news.get(block=timeout > 0, timeout=timeout).partition(" ")
         except queue.Empty:
             return
         if word in {"exited", "gone"}:
@@ -198,8 +182,7 @@ class KeptProcess:
 def kept_folder(prefix: str, *, inside: str | None = None) -> Iterator[Path]:
     """Create a directory that is deleted after the block, or 10 s after this process dies.
 
-    :param prefix: the beginning of its name.
-    :param inside: its parent folder; default: that of temporary files.
+    ``inside``: its parent folder; by default that of temporary files.
     """
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=inside))
     keeper = KeptProcess([], env={}, output=folder / "output.txt", remove=folder)
@@ -212,10 +195,9 @@ def kept_folder(prefix: str, *, inside: str | None = None) -> Iterator[Path]:
 def wait_until_ready(
     probe: Callable[[], bool], process: KeptProcess, *, what: str, timeout: float, logs: Sequence[Path]
 ) -> None:
-    """Call ``probe`` until it is true.
+    """Call ``probe`` until it is true, for ``timeout`` seconds at most.
 
-    :param timeout: seconds.
-    :raises ServerStartError: at the deadline, or as soon as the process ended; with the tails of ``logs``.
+    Raises `ServerStartError` then, or as soon as the process ended; with the tails of ``logs``.
     """
     deadline = time.monotonic() + timeout
     while not probe():
@@ -234,3 +216,52 @@ def tails(logs: Sequence[Path], *, lines: int = 100) -> str:
         if text.strip():
             parts.append(f"--- end of {path}\n" + "\n".join(text.splitlines()[-lines:]))
     return "\n".join(parts) or f"Nothing was written to {', '.join(map(str, logs))}."
+
+
+_Server = TypeVar("_Server", bound="PrivateServer")
+
+
+class PrivateServer(ABC):
+    """A server that starts on entry of a ``with`` block, and ends, with its data, on exit or when the start fails."""
+
+    _process: KeptProcess | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the server, or None when it does not run."""
+        return self._process.pid if self._process is not None and self._process.is_running() else None
+
+    def revive(self) -> str | None:
+        """Start the server again if it has ended; return how it ended if this object did not end it.
+
+        Data that it kept only in memory is lost. Raises `ServerStartError` with the tail of its log.
+        """
+        process = self._process
+        if process is None or process.is_running():
+            return None
+        loss = None if process.was_ordered_to_end else f"{self!r} ended unexpectedly, with code {process.exit_code}."
+        self.start()
+        return loss
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start and wait until it is ready."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End it."""
+
+    def close(self) -> None:
+        """End it and delete its data, as the end of the ``with`` block does."""
+        self.stop()
+
+    def __enter__(self: _Server) -> _Server:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

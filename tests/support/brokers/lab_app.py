@@ -10,8 +10,8 @@ from kombu import Queue
 from celery_rmq_delay import RetryableTask, install
 from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.app.state import state_of
-from celery_rmq_delay.operations.doctor.examination import examine
-from celery_rmq_delay.operations.findings import Finding
+from celery_rmq_delay.operations.doctor import examine
+from celery_rmq_delay.operations.results import Finding
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.lab import Lab

@@ -23,8 +23,7 @@ from celery_rmq_delay.app.state import AppState, state_of
 from celery_rmq_delay.durations import parse_ms
 from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.operations.celery_native_delay import level_names
-from celery_rmq_delay.operations.migration.mover import WINDOW
-from celery_rmq_delay.operations.migration.report import Report
+from celery_rmq_delay.operations.migration.mover import WINDOW, Report
 from celery_rmq_delay.operations.migration.service import Request, migrate
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import charge

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from celery_rmq_delay.testing import PrivateBroker, PrivateServerError
-from celery_rmq_delay.testing.servers.context import PrivateServer
 from celery_rmq_delay.testing.servers.host import Host
-from celery_rmq_delay.testing.servers.process import KeptProcess, wait_until_ready
+from celery_rmq_delay.testing.servers.process import KeptProcess, PrivateServer, wait_until_ready
 from tests.support.servers.cluster import PrivateCluster
 
 START_TIMEOUT = 30.0

@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from celery_rmq_delay.testing.servers.ports import free_port
+from celery_rmq_delay.testing.servers.host import free_port
 from celery_rmq_delay.testing.servers.process import KeptProcess, tails, wait_until_ready
 from tests.support import ROOT
 from tests.support.browser import inside

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from celery_rmq_delay.exceptions import ServerStartError
 from celery_rmq_delay.testing.servers.broker import START_TIMEOUT, PrivateBroker
-from celery_rmq_delay.testing.servers.context import PrivateServer
 from celery_rmq_delay.testing.servers.host import LOOPBACK, Host
+from celery_rmq_delay.testing.servers.process import PrivateServer
 
 
 class PrivateCluster(PrivateServer):

@@ -15,9 +15,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from celery_rmq_delay.exceptions import PrivateServerError, ServerNotFoundError
-from celery_rmq_delay.testing.servers.context import PrivateServer
-from celery_rmq_delay.testing.servers.ports import free_port
-from celery_rmq_delay.testing.servers.process import KeptProcess, tails, wait_until_ready
+from celery_rmq_delay.testing.servers.host import free_port
+from celery_rmq_delay.testing.servers.process import KeptProcess, PrivateServer, tails, wait_until_ready
 
 START_TIMEOUT = 60.0
 """Seconds a PostgreSQL server may take until it is ready."""

@@ -10,9 +10,8 @@ import tempfile
 from pathlib import Path
 
 from celery_rmq_delay.exceptions import ServerNotFoundError
-from celery_rmq_delay.testing.servers.context import PrivateServer
-from celery_rmq_delay.testing.servers.ports import free_port
-from celery_rmq_delay.testing.servers.process import KeptProcess, wait_until_ready
+from celery_rmq_delay.testing.servers.host import free_port
+from celery_rmq_delay.testing.servers.process import KeptProcess, PrivateServer, wait_until_ready
 
 START_TIMEOUT = 30.0
 """Seconds a Redis server may take until it is ready."""

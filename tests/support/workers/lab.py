@@ -19,7 +19,7 @@ from celery.backends.redis import RedisBackend
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.app.state import state_of
-from celery_rmq_delay.operations.release import release
+from celery_rmq_delay.operations.parked import release
 from tests.support.losses import Losses
 from tests.support.waiting import wait_for
 from tests.support.workers.nodes import Worker, WorkerProcess

@@ -15,8 +15,8 @@ from django.utils import timezone
 from ....amqp.apply import ready_counts
 from ....app.inventory import plans
 from ....exceptions import RmqDelayError
-from ....operations.exact_delays import exact_status
-from ....operations.release import Place, places
+from ....operations.parked import Place, places
+from ....operations.status import exact_status
 from ..broker import connection, delay
 from ..conf import conf
 from .operations.link import BROKER_ERRORS

@@ -16,7 +16,7 @@ from .....amqp.scan import Scan, scanning
 from .....app.inventory import plans
 from .....events.schema import DISCARDED, REQUEUED
 from .....exceptions import BrokerDownError, OutcomeUnknownError, PublishError, RmqDelayError
-from .....operations.release import Place, places, search_limit, task_id_of
+from .....operations.parked import Place, places, search_limit, task_id_of
 from ...broker import delay
 from ...conf import conf
 from ...messages import StoredMessage, call_digest, stored
