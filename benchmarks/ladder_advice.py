@@ -22,18 +22,17 @@ import numpy as np
 
 from benchmarks.advice_histories import LATE_S, TRUTHS, Failures, Floats, Seen, seen
 from celery_rmq_delay.analytics.estimate.decision import Decision, decide
-from celery_rmq_delay.analytics.estimate.intervals import Intervals
+from celery_rmq_delay.analytics.estimate.intervals import Intervals, by_outage
 from celery_rmq_delay.analytics.estimate.ladders import Figures, Today, figures, retry_times
 from celery_rmq_delay.analytics.estimate.lateness import Lateness
 from celery_rmq_delay.analytics.estimate.options import Options
-from celery_rmq_delay.analytics.estimate.outages import by_outage
 from celery_rmq_delay.analytics.estimate.search import Limits
 from celery_rmq_delay.analytics.estimate.shares import shares
 from celery_rmq_delay.history.tables import FIGURES
 
 OPTIONS = Options(bootstrap_rounds=100)
 FAILURES = 2_000
-LATE = Lateness.always(LATE_S)
+LATE = Lateness(((LATE_S,),))
 
 TODAY = (5_000, 30_000, 120_000, 600_000, 3_600_000)
 #: Earlier ladders of the queue: with them and with jitter, the history covers the times between today's tiers.
@@ -165,7 +164,7 @@ def tried(
 def _broken(found: Figures, decision: Decision, own: Limits) -> tuple[str, ...]:
     """Return the limits that a ladder breaks on the truth: worse than the advice states, and than today's ladder is."""
     assert decision.current is not None
-    stated = Limits.of(Figures(*(np.array([decision.current.value(name)]) for name in FIGURES)), OPTIONS)
+    stated = Limits.of(Figures(*(np.array([decision.current[name][0]]) for name in FIGURES)), OPTIONS)
     longer = (
         name
         for name in own.seconds

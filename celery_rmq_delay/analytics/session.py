@@ -1,16 +1,26 @@
-"""The Spark session of the pipeline: on the cores of this machine by default, or on a cluster."""
+"""The Spark session of the pipeline, on this machine or on a cluster, and how a signal ends a command that uses it.
+
+SIGTERM and SIGINT never interrupt a call of Java in the middle: the connection to Java would be useless after that.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
+import signal
+import socketserver
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext, cloudpickle
@@ -20,6 +30,7 @@ from pyspark.sql import SparkSession
 import celery_rmq_delay
 
 from ..exceptions import AnalyticsError
+from ..stopping import handling
 
 #: The oldest Java that Spark 4 runs on.
 JAVA = 17
@@ -86,28 +97,20 @@ def open_session(
     ``conf`` overrides everything set here. Under ``spark-submit`` its settings apply. ``progress`` shows Spark's
     progress bar. Raises `AnalyticsError` if Java is missing or too old, or the master cannot be reached.
     """
-    started = SparkContext._active_spark_context is not None
-    if not started and not submitted():
-        check_java()
-        if _is_local(_master(master, conf or {})):
-            # Use this Python for the Python workers, and do not fail if the host name cannot be resolved.
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName("celery-rmq-delay")
-    for name, value in _settings(master, dict(conf or {}), progress=progress, started=started).items():
-        builder = builder.config(name, value)
+    conf = conf or {}
+    builder = SparkSession.builder.appName("celery-rmq-delay").config(map=_settings(master, conf, progress=progress))
     try:
         session = builder.getOrCreate()
     except (PySparkException, RuntimeError) as error:
         raise AnalyticsError(f"Spark did not start: {' '.join(str(error).split())[:500]}") from error
-    prepare(session, conf or {})
+    prepare(session, conf)
     return session
 
 
-def prepare(spark: SparkSession, conf: Mapping[str, str] | None = None) -> None:
+def prepare(spark: SparkSession, conf: Mapping[str, str] = MappingProxyType({})) -> None:
     """Apply the settings that the pipeline needs and that a running session accepts; ``conf`` overrides them."""
-    for name, value in {**_SQL, **{name: value for name, value in (conf or {}).items() if name in _SQL}}.items():
-        spark.conf.set(name, value)
+    for name, value in _SQL.items():
+        spark.conf.set(name, conf.get(name, value))
     # The code for the nodes is sent with the job: they need neither this package nor Celery.
     cloudpickle.register_pickle_by_value(celery_rmq_delay)  # type: ignore[no-untyped-call]
 
@@ -125,11 +128,6 @@ def no_jobs_left(spark: SparkSession) -> Iterator[None]:
             while tracker.getActiveStageIds() and time.monotonic() < deadline:
                 time.sleep(0.05)
         raise
-
-
-def submitted() -> bool:
-    """Return whether ``spark-submit`` started this process: then Java already runs with its settings."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def check_java() -> None:
@@ -153,31 +151,81 @@ def java_version(text: str) -> int:
     return int(match[1]) if match else 0
 
 
-def _master(master: str | None, conf: Mapping[str, str]) -> str:
-    return master or conf.get("spark.master") or os.environ.get("MASTER") or "local[*]"
-
-
 def is_local(spark: SparkSession) -> bool:
     """Return whether Spark runs on this machine only."""
-    return _is_local(spark.sparkContext.master or "")
+    return str(spark.sparkContext.master).startswith("local")
 
 
-def _is_local(master: str) -> bool:
-    return master.startswith("local")
-
-
-def _settings(master: str | None, conf: dict[str, str], *, progress: bool, started: bool) -> dict[str, str]:
-    if started:
-        return conf
-    if submitted():
+def _settings(master: str | None, conf: Mapping[str, str], *, progress: bool) -> dict[str, Any]:
+    """Return the settings of a session; checks Java, and prepares the environment, if it has to be started."""
+    if SparkContext._active_spark_context is not None:
+        return {**conf}
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started this process: Java runs with its settings
         return {**({"spark.master": master} if master else {}), **conf}
-    master = _master(master, conf)
-    local = _LOCAL if _is_local(master) else {}
-    ours = {**_OURS, **local, "spark.driver.memory": f"{_memory_mb()}m", "spark.master": master}
-    return {**ours, "spark.ui.showConsoleProgress": str(progress).lower(), **_SQL, **conf}
+    check_java()
+    master = master or conf.get("spark.master") or os.environ.get("MASTER") or "local[*]"
+    ours = {**_OURS, "spark.ui.showConsoleProgress": str(progress).lower(), "spark.master": master}
+    if master.startswith("local"):
+        # Use this Python for the Python workers, and do not fail if the host name cannot be resolved.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        ours |= _LOCAL
+    # Half of the machine's memory, limited to the range that the pipeline can use.
+    half_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**21
+    ours["spark.driver.memory"] = f"{max(_LEAST_MEMORY_MB, min(_MOST_MEMORY_MB, half_mb))}m"
+    return {**ours, **_SQL, **conf}
 
 
-def _memory_mb() -> int:
-    """Return half of the machine's memory, limited to the range that the pipeline can use."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
-    return max(_LEAST_MEMORY_MB, min(_MOST_MEMORY_MB, machine // 2))
+_Result = TypeVar("_Result")
+
+#: Seconds between two attempts to cancel the running jobs.
+_AGAIN = 0.3
+
+
+class Stoppable(Generic[_Result]):
+    """Work that a signal ends: its running job is cancelled, then `check` raises. A second ends the process."""
+
+    def __init__(self, work: Callable[[], _Result]) -> None:
+        self._work = work
+        self._signal: signal.Signals | None = None
+        self._done: Future[_Result] = Future()
+
+    def check(self) -> None:
+        """Raise `SystemExit` if a signal has come."""
+        if self._signal is not None:
+            raise SystemExit(128 + self._signal)
+
+    def run(self) -> _Result:
+        """Return what the work returns, or raise what it raises; `SystemExit` with 128 + the signal if one came."""
+        thread = threading.Thread(target=self._call, daemon=True, name="work")
+        with handling(self._stop):
+            thread.start()
+            while thread.is_alive():
+                thread.join(_AGAIN)
+                if self._signal is not None:
+                    _cancel_jobs()
+        self.check()
+        return self._done.result()
+
+    def _call(self) -> None:
+        try:
+            self._done.set_result(self._work())
+        except BaseException as error:  # noqa: BLE001 - raised by `run`
+            self._done.set_exception(error)
+
+    def _stop(self, number: int, _frame: object) -> None:
+        if self._signal is not None:
+            os._exit(128 + number)
+        self._signal = signal.Signals(number)
+        # Java may end, too, if the signal goes to all processes: its libraries would log that, and pyspark's server of
+        # accumulators would print that its connection has ended.
+        logging.disable()
+        setattr(socketserver.BaseServer, "handle_error", lambda *_: None)  # noqa: B010 - this process ends
+        sys.stderr.write(f"Stopped by {self._signal.name}: ending the running job.\n")
+
+
+def _cancel_jobs() -> None:
+    context = SparkContext._active_spark_context
+    with suppress(Py4JError, OSError, TypeError):  # Java may have ended
+        if context is not None:
+            context.cancelAllJobs()

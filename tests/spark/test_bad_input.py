@@ -66,19 +66,6 @@ UNFITTING = [
     ("ladder_ms", pa.list_(pa.string()), ["10s"]),
     ("ladder_ms", pa.list_(pa.int64()), [10_000, None]),
 ]
-#: Columns of rows that no worker writes, and why they are bad.
-BAD_ROWS: list[tuple[dict[str, Any], str]] = [
-    ({"event_id": None}, "missing:event_id"),
-    ({"worker": None}, "missing:worker"),
-    ({"crashes": None}, "missing:crashes"),
-    ({"kind": "vanished"}, "unknown_kind"),
-    ({"kind": "rollup", "task_id": None}, "missing:ok_count"),
-    ({"kind": "rollup", "task_id": None, "ok_count": -1}, "bad_count"),
-    ({"task_id": None}, "no_task_id"),
-    ({"attempt": -1}, "bad_count"),
-    ({"delay_ms": -5}, "bad_count"),
-    ({"ladder_ms": [10, -10]}, "bad_count"),
-]
 
 
 @dataclass(frozen=True)
@@ -97,9 +84,7 @@ class Found:
     read: Read
     rejected: list[Row]
     judged: list[Row]
-    events: list[Row]
     quarantine: list[Row]
-    attempts: list[Row]
 
     def of(self, task_id: str) -> list[Row]:
         """Return the rows of a task with their verdicts."""
@@ -122,14 +107,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     ]
     soon, far = NOW + timedelta(minutes=59), NOW + timedelta(minutes=61)
     write(folder, [*GOOD, event("parked", 0, "far", occurred_at=far), event("parked", 0, "soon", occurred_at=soon)])
-    skewed = event("parked", -50, "skewed", attempt=1, worker="w2")
-    write(folder, [event("parked", 0, "skewed"), skewed, event("recovered", 9, "skewed", attempt=2)])
-    write_day(folder / "day=2026-03-03", [event("parked", 0, "late")])
-    for kind, seconds, worker in (("parked", 3, "w3"), ("forwarded", 2, "w2"), ("parked", 2, "w9")):
-        write(folder, [event(kind, seconds, "copied", worker=worker), event("recovered", 10, "copied", attempt=1)])
-    write_day(
-        day, [{**event("parked", 5, f"w{at}"), "queue": f"wrong {at}", **bad} for at, (bad, _) in enumerate(BAD_ROWS)]
-    )
     return Written(folder, spoilt(day), unfitting)
 
 
@@ -154,10 +131,7 @@ def spoilt(day: Path) -> dict[str, Path]:
 def found(shared_spark: SharedSpark, written: Written) -> Found:
     def work(spark: SparkSession) -> Found:
         read, cleaned = read_and_clean(spark, written.folder)
-        events = by_task(cleaned.events, partitions=2)
-        some = events.where(F.col("task_id").isin("skewed", "late"))
-        unique, made = without_copies(events), attempts(some).to_frame()
-        frames = (read.rejected, cleaned.judged.select(*EVENTS.names, "verdict"), unique, cleaned.quarantine, made)
+        frames = (read.rejected, cleaned.judged.select(*EVENTS.names, "verdict"), cleaned.quarantine)
         return Found(read, *map(rows, frames))
 
     return shared_spark.run(work)
@@ -233,14 +207,6 @@ def test_a_value_that_does_not_fit_its_type_puts_the_row_aside(found: Found, wri
     assert json.loads(row["row"])[column] == value
 
 
-@pytest.mark.parametrize("number", range(len(BAD_ROWS)), ids=lambda number: str(BAD_ROWS[number][0]))
-def test_a_row_that_no_worker_writes_is_put_aside_with_the_reason(found: Found, number: int) -> None:
-    reason = BAD_ROWS[number][1]
-    assert [row["verdict"] for row in found.judged if row["queue"] == f"wrong {number}"] == [reason]
-    put_aside = [row["reason"] for row in found.quarantine if json.loads(row["row"]).get("queue") == f"wrong {number}"]
-    assert put_aside == [reason]
-
-
 def test_an_empty_day_and_a_file_without_rows(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
     found, cleaned = read_and_clean(spark, tmp_path)
@@ -248,28 +214,11 @@ def test_an_empty_day_and_a_file_without_rows(spark: SparkSession, tmp_path: Pat
     write_day(tmp_path / FOLDER, [])
     found, cleaned = read_and_clean(spark, tmp_path)
     assert (found.days, found.rows, kinds(cleaned)) == ((DAY,), 0, [])
-    assert attempts(by_task(cleaned.events)).to_frame().collect() == []
-
-
-def test_clocks_that_differ_between_workers_turn_no_time_backwards(found: Found) -> None:
-    assert [row["verdict"] for row in found.of("skewed")] == [None] * 3
-    skewed = sorted((row for row in found.attempts if row["task_id"] == "skewed"), key=lambda row: row["attempt"])
-    assert [row["t_seconds"] for row in skewed] == [0.0, 0.0, 9.0]
+    assert attempts(by_task(cleaned.events, partitions=2)).to_frame().collect() == []
 
 
 def test_an_event_from_the_future_is_put_aside(found: Found) -> None:
     assert [row["verdict"] for task_id in ("far", "soon") for row in found.of(task_id)] == ["from_the_future", None]
-
-
-def test_an_event_in_the_folder_of_another_day_is_late_and_not_wrong(found: Found) -> None:
-    assert [row["day"] for row in found.attempts if row["task_id"] == "late"] == [DAY]
-    assert [row["verdict"] for row in found.of("late")] == [None]
-
-
-def test_copies_of_an_event_count_once_and_the_earliest_is_it(found: Found) -> None:
-    assert [row["verdict"] for row in found.of("copied")] == [None] * 6
-    events = sorted((row["kind"], row["worker"]) for row in found.events if row["task_id"] == "copied")
-    assert events == [("forwarded", "w2"), ("recovered", "w1@host")]
 
 
 def test_cleaning_equals_the_reference_on_random_histories(spark: SparkSession) -> None:

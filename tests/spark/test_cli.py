@@ -105,6 +105,8 @@ def test_errors_that_the_user_can_fix_are_one_line(spark: SparkSession, tmp_path
         ("run --input x --output y --conf spark.driver.memory", "Write NAME=VALUE"),
         ("run --input x --output y --ladder payments", "Write QUEUE=DELAYS"),
         ("run --input x --output y --max-tiers 0", "max_tiers"),
+        ("run --input x --output y --max-p95 soon", "--max-p95: found 'soon'. This is not a delay."),
+        ("what-if --output y --ladder payments=soon", "--ladder payments: found 'soon'. This is not a delay."),
         ("what-if --output y", "Give at least one --ladder"),
         ("describe", "Give --input, or --output"),
         ("describe --input x --output y", "Give --input, or --output"),

@@ -10,20 +10,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from celery_rmq_delay.analytics import synth
+from celery_rmq_delay.analytics.estimate.lateness import lateness_of
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.shares import shares
 from celery_rmq_delay.analytics.schema import EPISODES, EXCEPTION_ADVICE, LADDER_ADVICE, RECOVERY_CURVE, WHAT_IF
-from celery_rmq_delay.analytics.synth.failing import RECOVERED, draw_episodes
-from celery_rmq_delay.analytics.synth.world import world_of
-from celery_rmq_delay.analytics.tables.aggregation import counted_intervals, intervals_of, late_retries_of
+from celery_rmq_delay.analytics.synth.failing import RECOVERED, draw_episodes, world_of
+from celery_rmq_delay.analytics.tables.aggregation import counted_intervals, intervals_of, late_of
 from celery_rmq_delay.analytics.tables.exception_advice import exception_advice
-from celery_rmq_delay.analytics.tables.ladder_advice import ladder_advice
-from celery_rmq_delay.analytics.tables.recovery_curve import recovery_curve
-from celery_rmq_delay.analytics.tables.today import today_of, todays_ladders
-from celery_rmq_delay.analytics.tables.what_if import what_if
+from celery_rmq_delay.analytics.tables.ladder_advice import (
+    ladder_advice,
+    recovery_curve,
+    today_of,
+    todays_ladders,
+    what_if,
+)
 from celery_rmq_delay.exceptions import SettingsError
-from tests.support.recoveries import TRUTHS, Seen, exponential, inspected, ms, seen
-from tests.support.spark.reference_curve import reference_figures, reference_shares
+from tests.support.recoveries import TRUTHS, Seen, exponential, inspected, ms, rows, seen
 
 MARCH = datetime(2026, 3, 2, tzinfo=timezone.utc)
 LADDERS = [(5, 30, 120, 600, 3600), (30, 300, 3600), (10, 60, 600, 1800)]
@@ -129,27 +131,17 @@ def test_the_curves_of_100_000_episodes_each_are_the_truth_wherever_the_ladders_
         assert times.max() < 2 * looks[name].max()
 
 
-def test_curves_and_figures_equal_a_plain_reference(spark, tmp_path):
-    ladder, names = (10, 60, 300), [*TRUTHS, "small"]
-    histories = {
-        name: seen(
-            TRUTHS.get(name, TRUTHS["half hard"]), 300 if name in TRUTHS else 24, [ladder], seed=seed, clusters=20
-        )
-        for seed, name in enumerate(names)
-    }
-    options = Options(bootstrap_rounds=0, min_episodes=1, min_recovered=1, min_clusters=1)
-    tables = [table(found, [ladder], task=name, queue=name) for name, found in histories.items()]
-    episodes = stored(spark, tmp_path, *tables).repartition(2)
-    curve = recovery_curve(episodes, options).where("scope = 'task'").toPandas()
-    figures = {row.queue: row for row in what_if(episodes, {name: [ms(ladder)] for name in names}, options).collect()}
-    for name, found in histories.items():
-        expected = reference_shares(found.low, found.high)
-        points = curve[curve["name"] == name]
-        assert len(points) > 50
-        for t, share in zip(points["t_seconds"], points["recovered_share"], strict=True):
-            assert share == pytest.approx(expected.at(t), abs=2e-3), (name, t)
-        for figure, value in reference_figures(expected, found, ladder).items():
-            assert figures[name][figure] == pytest.approx(value, abs=1e-2, rel=1e-2), (name, figure)
+def test_the_intervals_of_failures_are_those_of_the_grid(spark, tmp_path):
+    options = Options(bootstrap_rounds=0)
+    found = seen(TRUTHS["half hard"], 2_000, LADDERS, seed=1, clusters=20)
+    counted = counted_intervals(stored(spark, tmp_path, table(found)), ["queue"], options, ("task",)).toPandas()
+    columns = ["low", "high", "cluster", "is_exhausted", "count", "retries"]
+
+    def plain(frame):
+        begins_at_0 = frame.assign(cluster=frame["cluster"] - frame["cluster"].min())
+        return sorted(map(tuple, begins_at_0[columns].to_numpy().tolist()))
+
+    assert plain(counted) == plain(rows(found, options))
 
 
 def test_advice_for_a_queue_and_for_those_of_its_tasks_that_have_enough_data(spark, tmp_path):
@@ -381,55 +373,30 @@ def late_after_two(rows):
         return 0.0
     options = Options(bootstrap_rounds=0)
     intervals = intervals_of(rows, options)
-    return late_retries_of(rows).lateness(intervals, shares(intervals, options)).median(2)[1]
-
-
-@pytest.mark.slow
-def test_messages_without_a_task_do_not_count_in_the_advice_of_their_queue(spark, tmp_path):
-    found = seen(TRUTHS["exponential"], 2000, [LADDERS[0]], seed=9, clusters=100)
-    lost = [episode(number, **UNDECODABLE) for number in range(500)]
-    episodes = stored(spark, tmp_path, table(found, [LADDERS[0]])).unionByName(spark.createDataFrame(lost, EPISODES))
-    rows = {row.task: row for row in ladder_advice(episodes, Options(bootstrap_rounds=0)).collect()}
-    assert set(rows) == {None}
-    assert rows[None].enough_data
-    assert rows[None].episodes == 2000
-    assert rows[None].current_ms == list(ms(LADDERS[0]))
+    return lateness_of(late_of(rows), intervals, shares(intervals, options)).median(2)[1]
 
 
 def test_ladders_that_the_user_names(spark, tmp_path):
-    found = seen(TRUTHS["exponential"], 20_000, LADDERS, seed=8)
-    episodes = stored(spark, tmp_path, table(found))
-    ladders = {"payments": [(30_000, 300_000), (30_000, 300_000, 3_600_000)], "unknown": [(1000,)]}
+    found, few = seen(TRUTHS["exponential"], 20_000, LADDERS, seed=8), seen(TRUTHS["exponential"], 150, LADDERS, seed=8)
+    episodes = stored(spark, tmp_path, table(found), table(few, queue="mails"))
+    ladders = {"payments": [(30_000, 300_000), (30_000, 300_000, 3_600_000)], "mails": [(1000,)], "unknown": [(1000,)]}
     table_found = what_if(episodes, ladders, Options(bootstrap_rounds=50))
     assert table_found.schema == WHAT_IF
-    short, full = sorted(table_found.collect(), key=lambda row: len(row.ladder_ms))
+    poor, short, full = sorted(table_found.collect(), key=lambda row: len(row.ladder_ms))
     assert short.recovery == pytest.approx(TRUTHS["exponential"].share(330.0), abs=0.03)
     assert short.recovery_low <= short.recovery <= short.recovery_high
     assert short.exhausted == pytest.approx(1 - short.recovery)
     assert full.recovery > short.recovery
     assert (full.enough_data, full.reason) == (True, None)
     assert full.attempts == pytest.approx(1 + sum(1 - TRUTHS["exponential"].share(t) for t in (30.0, 330.0)), abs=0.05)
+    assert (poor.queue, poor.enough_data, poor.recovery) == ("mails", False, None)
+    assert poor.reason == "not enough data: 150 retried failures, at least 200 are needed"
 
 
-def test_too_few_data_give_no_figures_of_named_ladders_and_a_reason(spark, tmp_path):
-    found = seen(TRUTHS["exponential"], 150, LADDERS, seed=8)
-    (row,) = what_if(stored(spark, tmp_path, table(found)), {"payments": [(1000,)]}, Options()).collect()
-    assert not row.enough_data
-    assert row.reason == "not enough data: 150 retried failures, at least 200 are needed"
-    assert row.recovery is None
-
-
-def test_no_episodes_give_empty_tables(spark):
+def test_no_episodes_give_empty_tables_and_ladders_that_no_broker_could_hold_are_refused(spark):
     nothing = spark.createDataFrame([], EPISODES)
-    for found in (
-        recovery_curve(nothing, Options()),
-        ladder_advice(nothing, Options()),
-        what_if(nothing, {"payments": [(1000,)]}, Options()),
-    ):
-        assert found.count() == 0
-
-
-@pytest.mark.parametrize("ladder", [(), (0,), (-5,), (1.5,), (10**18,)])
-def test_ladders_that_no_broker_could_hold_are_refused(spark, ladder):
-    with pytest.raises(SettingsError, match="ladder of payments"):
-        what_if(spark.createDataFrame([], EPISODES), {"payments": [ladder]}, Options())
+    for make in (recovery_curve, ladder_advice, one_what_if):
+        assert make(nothing, Options()).count() == 0
+    for ladder in ((), (0,), (-5,), (1.5,), (10**18,)):
+        with pytest.raises(SettingsError, match="ladder of payments"):
+            what_if(nothing, {"payments": [ladder]}, Options())

@@ -9,14 +9,14 @@ import sys
 import threading
 import time
 from contextlib import nullcontext
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from celery_rmq_delay.analytics.storage import local
-from celery_rmq_delay.analytics.storage.files import Storage
-from celery_rmq_delay.analytics.storage.local import LocalStorage
+from celery_rmq_delay.analytics.storage import files
+from celery_rmq_delay.analytics.storage.files import LocalStorage, Storage
 from celery_rmq_delay.analytics.storage.locking import DEAD_AFTER, LOCK, Lock, locked
 from celery_rmq_delay.exceptions import AnalyticsError, RunLostError
 from tests.support.waiting import wait_for
@@ -143,7 +143,7 @@ def test_a_lock_that_changed_since_it_was_checked_is_left_alone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_elsewhere(tmp_path, age=DEAD_AFTER + 10)
-    monkeypatch.setattr(Lock, "now_ms", lambda lock: _wake(lock, tmp_path))
+    monkeypatch.setattr(Lock, "now", lambda lock: _wake(lock, tmp_path))
     with pytest.raises(AnalyticsError, match="another run took"), locked(spark, str(tmp_path), "second", settled=0):
         pass
     assert holder(tmp_path) == "first"
@@ -184,7 +184,7 @@ def test_one_of_many_that_take_over_a_dead_lock_at_the_same_time_gets_it(spark: 
 def test_a_suspended_run_cannot_lose_its_lock_while_it_publishes(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_MOMENTS", 0.2)
+    monkeypatch.setattr(files, "_MOMENTS", 0.2)
     with locked(spark, str(tmp_path), "slow", beat=1000) as lock:
         with lock.held():
             aged(tmp_path / LOCK, DEAD_AFTER + 10)
@@ -198,10 +198,10 @@ def test_a_suspended_run_cannot_lose_its_lock_while_it_publishes(
 
 def test_a_lock_that_cannot_be_written_is_not_left_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError):
-        local._create(tmp_path / LOCK, None)  # type: ignore[arg-type]
+        files._create(tmp_path / LOCK, None)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
-def _wake(lock: Lock, output: Path) -> int:
+def _wake(lock: Lock, output: Path) -> datetime:
     held_elsewhere(output)
-    return round(time.time() * 1000)
+    return datetime.now(timezone.utc)

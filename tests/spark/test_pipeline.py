@@ -25,8 +25,7 @@ from celery_rmq_delay.analytics.estimate.options import Options as Estimate
 from celery_rmq_delay.analytics.run import computing, pipeline
 from celery_rmq_delay.analytics.run.describe import evaluate_ladders
 from celery_rmq_delay.analytics.run.pipeline import broken_file, partitions_for
-from celery_rmq_delay.analytics.run.planning import Run
-from celery_rmq_delay.analytics.run.report import Report
+from celery_rmq_delay.analytics.run.planning import Report, Run
 from celery_rmq_delay.analytics.storage import files, writers
 from celery_rmq_delay.analytics.storage.locking import LOCK, locked
 from celery_rmq_delay.exceptions import AnalyticsError
@@ -402,10 +401,10 @@ import os, signal, sys
 from datetime import datetime
 from celery_rmq_delay.analytics import session
 from celery_rmq_delay.analytics.run import pipeline, planning
-from celery_rmq_delay.analytics.storage import local
+from celery_rmq_delay.analytics.storage import files
 
 moment, history, output, now, java = sys.argv[1:]
-write, name = local.LocalStorage.write, moment.partition(" ")[2]
+write, name = files.LocalStorage.write, moment.partition(" ")[2]
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -422,7 +421,7 @@ def report(line):
     if line == moment:
         die()
 
-local.LocalStorage.write = killed
+files.LocalStorage.write = killed
 conf = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": java, "spark.sql.shuffle.partitions": "2"}
 spark = session.open_session("local[2]", conf)
 now = datetime.fromisoformat(now)

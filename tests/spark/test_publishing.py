@@ -16,11 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from celery_rmq_delay.analytics.days import Days
-from celery_rmq_delay.analytics.storage.files import Entry, Storage
-from celery_rmq_delay.analytics.storage.local import LocalStorage, open_storage
+from celery_rmq_delay.analytics.storage.files import Entry, LocalStorage, Storage, open_storage
 from celery_rmq_delay.analytics.storage.locking import LOCK, locked
-from celery_rmq_delay.analytics.storage.publishing import current_run, remove_unused, shown_tables
-from celery_rmq_delay.analytics.storage.writers import Replacement
+from celery_rmq_delay.analytics.storage.writers import Replacement, current_run, remove_unused, shown_tables
 from celery_rmq_delay.exceptions import AnalyticsError, RunLostError
 from celery_rmq_delay.history.output import CURRENT, RUNS, Current, manifest_of, open_tables, table_files
 from tests.support.spark.history_files import rows_of

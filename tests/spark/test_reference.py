@@ -19,10 +19,8 @@ from celery_rmq_delay.analytics.tables.attempts import attempts
 from celery_rmq_delay.analytics.tables.bursts import MINUTES, Bursts
 from celery_rmq_delay.analytics.tables.cleaning import by_task, clean
 from celery_rmq_delay.analytics.tables.counts import counted_events
-from celery_rmq_delay.analytics.tables.failure_groups import failure_groups
-from celery_rmq_delay.analytics.tables.hourly import hourly
 from celery_rmq_delay.analytics.tables.merging import Incident, of_day, over_midnight
-from celery_rmq_delay.analytics.tables.outcomes import tier_outcomes
+from celery_rmq_delay.analytics.tables.outcomes import failure_groups, hourly, tier_outcomes
 from tests.support.spark import reference
 from tests.support.spark.frames import all_episodes, assert_same, incidents, rows
 from tests.support.spark.machine import SharedSpark

@@ -61,7 +61,7 @@ def test_files_of_several_days_are_merged_at_the_same_time_and_keep_their_rows(
 
     done = compaction.compact(spark, tmp_path.as_uri(), before, date(2100, 1, 1))
 
-    assert done == compaction.Compacted(len(ids), 2)
+    assert done == (len(ids), 2)
     after = read_events(spark, tmp_path.as_uri()).events.select("task_id", "occurred_at")
     assert {tuple(row) for row in after.collect()} == rows
     assert {each for each, _ in rows} == ids

@@ -27,6 +27,6 @@ def test_cleaning_finds_the_bad_rows_and_no_others(spark: SparkSession, tmp_path
     assert {f"bad.{reason}": count for reason, count in verdicts.items()} == {
         name: count for name, count in counts.items() if name.startswith("bad.")
     }
-    found = counted_events(attempts(by_task(cleaned.events)).to_counts())
+    found = counted_events(attempts(by_task(cleaned.events, partitions=2)).to_counts())
     assert found == (counts["rows"] - counts["duplicates"], counts["duplicates"])
     assert counts["duplicates"] > 0

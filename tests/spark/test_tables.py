@@ -12,12 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from celery_rmq_delay.analytics import tables
 from celery_rmq_delay.analytics.schema import DAY, FAILURE_GROUPS, HOURLY, INCIDENTS, TIER_OUTCOMES
 from celery_rmq_delay.analytics.tables.attempts import attempts
-from celery_rmq_delay.analytics.tables.bursts import Bursts
-from celery_rmq_delay.analytics.tables.failure_groups import failure_groups
-from celery_rmq_delay.analytics.tables.hourly import hourly, ok_counts
-from celery_rmq_delay.analytics.tables.outcomes import tier_outcomes, wilson
-from celery_rmq_delay.exceptions import SettingsError
-from tests.support.corpus import corpus
+from celery_rmq_delay.analytics.tables.outcomes import failure_groups, hourly, ok_counts, tier_outcomes, wilson
 from tests.support.spark import reference
 from tests.support.spark.frames import NOON, Row, assert_same, at, event, frame, incidents, outage, rows
 from tests.support.spark.machine import SharedSpark
@@ -46,29 +41,6 @@ def test_the_interval_of_a_share_is_wilsons(spark: SparkSession) -> None:
     # From SciPy's binomtest(good, of).proportion_ci(method="wilson").
     expected = [(0.0, 0.2775328), (0.4901625, 0.9433178), (0.7224672, 1.0), (0.2241531, 0.2777603)]
     assert bounds == [pytest.approx(pair, abs=1e-7) for pair in expected]
-
-
-def test_a_wait_counts_under_the_exception_before_it_by_the_attempt_after_it(spark: SparkSession) -> None:
-    first = {"tier": 1, "delay_ms": 10_000, "exception_type": "Timeout", "runtime_ms": 100}
-    events = [
-        event("parked", 0, task_id="good", **first),
-        event("recovered", 11, task_id="good", attempt=1, runtime_ms=100),
-        event("parked", 0, task_id="lost", **first),
-        event("exhausted", 11, task_id="lost", attempt=1, runtime_ms=70, exception_type="Refused"),
-        event("parked", 0, task_id="taken", **first),
-        event("discarded", 5, task_id="taken", attempt=1, reason="revoked"),
-        event("parked", 0, task_id="exact", delay_ms=12_345),
-        event("recovered", 13, task_id="exact", attempt=1),
-    ]
-    found = rows(tier_outcomes(attempts(frame(spark, events)).to_counts()))
-    counts = ("exception_type", "tier", "delay_ms", "parked", "recovered", "exhausted", "wasted_ms")
-    assert sorted(tuple(row[name] for name in counts) for row in found if row["tier"]) == [
-        ("Timeout", 1, 10_000, 2, 1, 1, 70)
-    ]
-    assert [row["delay_ms"] for row in found if row["tier"] is None] == [12_000]
-    # Both tasks came back in the same hour, as of one outage.
-    assert [row["independent"] for row in found if row["tier"]] == [1.0]
-    assert [row["rate_high"] - row["rate_low"] > 0.8 for row in found if row["tier"]] == [True]
 
 
 def test_a_task_that_waits_in_a_tier_again_and_again_counts_once_a_day(spark: SparkSession) -> None:
@@ -210,58 +182,6 @@ def test_a_day_of_any_number_of_exceptions_and_fingerprints_has_a_bounded_number
     own = {(row["exception_type"], row["fingerprint"]) for row in series}
     assert own == {("Down", "down"), ("Down", ""), ("E0", ""), ("E1", "")}
     assert [row["exceptions"] for row in rows(incidents(made, counts))] == [["Down"]]
-
-
-@corpus("wrong", [{"least": 0}, {"factor": 1}, {"gap_minutes": 0}, {"evidence": float("nan")}])
-def test_invalid_thresholds_of_incidents_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=rf"Bursts\.{next(iter(wrong))}"):
-        Bursts(**wrong)
-
-
-def test_a_group_shows_its_first_failure_of_the_day(spark: SparkSession) -> None:
-    def failed(seconds: float, task_id: str, message: str, **more: Any) -> Row:
-        failure = {"exception_type": "Timeout", "exception_message": message, "fingerprint": "f"}
-        return event("parked", seconds, task_id=task_id, **failure, **more)
-
-    events = [
-        failed(5, "a", "a comes first by the alphabet"),
-        failed(0, "b", "earlier"),
-        failed(0, "c", "earliest, by the text", task="shop.mail"),
-        failed(9, "a", "again", attempt=1),
-        event("parked", 1, task_id="d"),
-    ]
-    (group,) = rows(failure_groups(attempts(frame(spark, events)).to_counts()))
-    assert group == {
-        "day": NOON.date(),
-        "fingerprint": "f",
-        "exception_type": "Timeout",
-        "exception_message": "earlier",
-        "tasks": ["shop.mail", "shop.pay"],
-        "failures": 4,
-        "tasks_touched": 3,
-        "exhausted": 0,
-        "first_seen": at(0),
-        "last_seen": at(9),
-    }
-
-
-def test_first_attempts_are_the_sum_of_successes_and_failures(spark: SparkSession) -> None:
-    events = [
-        event("rollup", 10, ok_count=40),
-        event("rollup", 3_599.999, ok_count=2),
-        event("rollup", 3_600, ok_count=5),
-        event("parked", 20),
-        event("parked", 31, attempt=1),
-        event("exhausted", 20, task_id="b"),
-        event("recovered", 3_700, attempt=2),
-        event("discarded", 7_300, task_id="c", attempt=1, first_failed_at=at(0)),
-    ]
-    found = sorted(rows(hourly(attempts(frame(spark, events)).to_counts())), key=lambda row: row["hour"])
-    columns = ("hour", "first_attempts", "failures", "parked", "recovered", "exhausted")
-    assert [tuple(row[name] for name in columns) for row in found] == [
-        (at(0), 44, 3, 2, 0, 1),
-        (at(3_600), 5, 0, 0, 1, 0),
-    ]
 
 
 def test_a_comparison_names_the_rows_and_columns_that_differ() -> None:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from celery_rmq_delay.analytics.estimate.grid import Grid
 from celery_rmq_delay.analytics.estimate.intervals import Intervals
-from celery_rmq_delay.analytics.estimate.options import Options
+from celery_rmq_delay.analytics.estimate.options import Grid, Options
 
 HARD = np.inf
 

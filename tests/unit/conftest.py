@@ -5,10 +5,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 NEED_SPARK = [
-    "test_attempts_by_columns.py",
+    "test_whole_tasks.py",
     "test_by_attempt.py",
     "test_clocks.py",
-    "test_counts.py",
     "test_day_files.py",
     "test_docs_analytics.py",
     "test_outages.py",

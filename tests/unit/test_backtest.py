@@ -6,18 +6,17 @@ import numpy as np
 
 from celery_rmq_delay.analytics.estimate.backtest import split
 from celery_rmq_delay.analytics.estimate.decision import decide
-from celery_rmq_delay.analytics.estimate.intervals import Intervals
+from celery_rmq_delay.analytics.estimate.intervals import Intervals, by_outage
 from celery_rmq_delay.analytics.estimate.ladders import Today
 from celery_rmq_delay.analytics.estimate.lateness import Lateness
 from celery_rmq_delay.analytics.estimate.options import Options
-from celery_rmq_delay.analytics.estimate.outages import by_outage
 from tests.support.corpus import corpus
 from tests.support.recoveries import inspected, intervals, ms
 
 OPTIONS = Options(bootstrap_rounds=40)
 TODAY = (5, 30, 120, 600, 3600)
 HOURS = 30 * 24
-LATE = Lateness.always(0.3)
+LATE = Lateness(((0.3,),))
 
 
 def history(early, late=None, count=4_000):
@@ -63,7 +62,7 @@ def test_if_the_best_ladder_fails_its_backtest_a_runner_up_that_passes_is_advise
     assert decision.refused_ms is not None
     assert decision.advised_ms not in (None, ms(TODAY), decision.refused_ms)
     assert decision.advised_ms[0] < decision.refused_ms[0]
-    assert decision.advised.value("attempts") < decision.current.value("attempts")
+    assert decision.advised["attempts"][0] < decision.current["attempts"][0]
     assert decision.lost is not None
     assert decision.backtest.passed
     assert decision.backtest.advised.attempts < decision.backtest.today.attempts

@@ -11,8 +11,7 @@ from celery_rmq_delay.analytics.estimate.by_attempt import ByAttempt, by_attempt
 from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.shares import shares
-from celery_rmq_delay.analytics.tables.ladder_advice import _advice
-from celery_rmq_delay.analytics.tables.what_if import _rows
+from celery_rmq_delay.analytics.tables.ladder_advice import _advice, _rows
 from tests.support.corpus import corpus
 from tests.support.recoveries import Seen, exponential, inspected, ms, needed, rows, todays
 

@@ -8,15 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from celery_rmq_delay.analytics.estimate.clocks import Early, named, offsets
 from celery_rmq_delay.analytics.estimate.intervals import Intervals
+from celery_rmq_delay.analytics.estimate.lateness import Early, named, offsets
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.shares import shares
 from celery_rmq_delay.analytics.tables import along
 from celery_rmq_delay.analytics.tables.aggregation import intervals_of
 from celery_rmq_delay.analytics.tables.counts import CLOCKS, counts_of
-from celery_rmq_delay.analytics.tables.ladder_advice import _advice
-from celery_rmq_delay.analytics.tables.what_if import _rows
+from celery_rmq_delay.analytics.tables.ladder_advice import _advice, _rows
 from tests.support.recoveries import Seen, ms, rows, todays
 from tests.support.spark.columns import EVENTS, SCHEMA
 

@@ -19,7 +19,7 @@ OPTIONS = Options(bootstrap_rounds=20)
 GRID = OPTIONS.grid
 TODAY = (10, 60, 600, 3600)
 OTHERS = [(30, 300, 3600), (5, 30, 120, 600, 3600)]
-LATE = Lateness.always(0.2)
+LATE = Lateness(((0.2,),))
 
 
 def with_tail(count, tail, ladders=(TODAY,), jitter=0.0):

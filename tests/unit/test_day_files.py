@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from celery_rmq_delay.analytics.days import Days
 from celery_rmq_delay.analytics.storage import day_files
-from celery_rmq_delay.analytics.storage.made import Batches, Count
+from celery_rmq_delay.analytics.storage.day_files import Batches, Count
 from tests.support.corpus import corpus
 
 FIRST = date(2026, 3, 1)

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from celery_rmq_delay.analytics.estimate.decision import decide
-from celery_rmq_delay.analytics.estimate.grid import Grid
 from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.ladders import Today, figures, retry_times, summarise
 from celery_rmq_delay.analytics.estimate.lateness import Lateness
-from celery_rmq_delay.analytics.estimate.options import Options
+from celery_rmq_delay.analytics.estimate.options import Grid, Options
 from celery_rmq_delay.analytics.estimate.search import Search
 from celery_rmq_delay.analytics.estimate.shares import shares
 from celery_rmq_delay.exceptions import SettingsError
@@ -26,7 +25,7 @@ GRID = OPTIONS.grid
 TODAY = (5, 30, 120, 600, 3600)
 #: Earlier ladders of the queue: with them, the history has attempts between today's tiers.
 PAST = [TODAY, (30, 300, 3600), (10, 60, 600, 1800), (15, 1200, 2400)]
-LATE = Lateness.always(0.3)
+LATE = Lateness(((0.3,),))
 
 
 def on_truth(ladder_ms, share):
@@ -77,7 +76,7 @@ def test_a_ladder_that_never_ends_is_not_advised_away():
 
 
 def test_the_time_of_a_retry_is_the_sum_of_delays_and_lateness():
-    assert retry_times(np.array([[1000, 2000]]), Lateness.always(0.5)).tolist() == [[1.5, 4.0]]
+    assert retry_times(np.array([[1000, 2000]]), Lateness(((0.5,),))).tolist() == [[1.5, 4.0]]
 
 
 def brute_force(search):
@@ -104,7 +103,7 @@ def known(truth, options, today=TODAY, least_s=0.0):
 @corpus("least_s", [0.0, 600.0])
 @corpus("truth", TRUTHS)
 def test_the_search_finds_the_result_of_brute_force(truth, least_s):
-    delays = [1000, 5000, 10_000, 60_000, 300_000, 1_800_000]
+    delays = (1000, 5000, 10_000, 60_000, 300_000, 1_800_000)
     search = known(truth, Options(max_tiers=3, delays_ms=delays, time_tolerance=1.0), (10, 60, 1800), least_s)
     search = replace(search, options=replace(search.options, time_tolerance=0.2))
     found = search.best()
@@ -143,7 +142,7 @@ def test_a_ladder_is_not_faster_for_losing_the_failures_that_last_longest():
 def test_the_interval_of_a_ladder_reaches_over_all_that_the_history_allows():
     truth = TRUTHS["exponential"]
     data = intervals(seen(truth, 50_000, [(30, 300, 3600)], seed=1, jitter=0), GRID)
-    recovery, low, high = summarise((60_000, 60_000), shares(data, OPTIONS), GRID, LATE).figures["recovery"]
+    recovery, low, high = summarise((60_000, 60_000), shares(data, OPTIONS), GRID, LATE)["recovery"]
     assert low <= truth.share(30.3) + 0.02
     assert high >= truth.share(330.6) - 0.02
     assert recovery == pytest.approx(truth.share(120.6), abs=0.1)
@@ -155,17 +154,17 @@ def test_the_same_history_gives_the_same_advice_in_any_order_and_number():
     other = Intervals(data.low[order], data.high[order], data.cluster[order], data.count[order])
     one, two = (decide(each, Today(ms(TODAY), LATE), OPTIONS) for each in (data, other))
     assert one.advised_ms == two.advised_ms
-    for name, figure in one.advised.figures.items():
-        assert two.advised.figures[name] == pytest.approx(figure, abs=1e-3)
+    for name, figure in one.advised.items():
+        assert two.advised[name] == pytest.approx(figure, abs=1e-3)
 
 
 def test_limits_that_the_user_sets_are_kept():
     data = intervals(seen(TRUTHS["exponential"], 50_000, PAST, seed=1), GRID)
     options = Options(bootstrap_rounds=20, min_recovery=0.8, max_p95_s=400.0, max_median_s=200.0)
     advised = decide(data, Today(ms(TODAY), LATE), options).advised
-    assert advised.value("recovery") >= 0.8
-    assert advised.value("p95_s") <= 400
-    assert advised.value("median_s") <= 200
+    assert advised["recovery"][0] >= 0.8
+    assert advised["p95_s"][0] <= 400
+    assert advised["median_s"][0] <= 200
 
 
 def test_a_ladder_that_costs_more_is_advised_if_todays_breaks_limits_that_the_user_sets():
@@ -176,8 +175,8 @@ def test_a_ladder_that_costs_more_is_advised_if_todays_breaks_limits_that_the_us
     decision = decide(data, Today(ms(short), LATE), options)
     assert decision.reason.startswith("today's ladder breaks the limits: at least 90.0% recovered")
     assert decision.advised is not None
-    assert decision.advised.value("recovery") >= 0.9
-    assert decision.advised.value("attempts") > decision.current.value("attempts")
+    assert decision.advised["recovery"][0] >= 0.9
+    assert decision.advised["attempts"][0] > decision.current["attempts"][0]
     assert decision.backtest is not None
     assert decision.backtest.passed
 
@@ -185,11 +184,9 @@ def test_a_ladder_that_costs_more_is_advised_if_todays_breaks_limits_that_the_us
 def test_a_limit_of_no_recoveries_states_how_many_the_advised_ladder_loses():
     data = intervals(seen(TRUTHS["exponential"], 20_000, PAST, seed=1), GRID)
     decision = decide(data, Today(ms(TODAY), LATE), Options(bootstrap_rounds=20, min_recovery=0))
-    recovery = decision.advised.value("recovery")
+    recovery = decision.advised["recovery"][0]
     assert recovery < 0.9
-    assert (
-        f"{recovery:.1%} of the failures recover instead of {decision.current.value('recovery'):.1%}" in decision.reason
-    )
+    assert f"{recovery:.1%} of the failures recover instead of {decision.current['recovery'][0]:.1%}" in decision.reason
     assert decision.reason.endswith('which "min_recovery" allows')
     assert decision.lost == pytest.approx((1 - recovery) * data.recoveries, rel=0.05)
 
@@ -274,16 +271,11 @@ def test_failures_that_never_end_advise_nothing(count):
 @corpus(
     "given, error",
     [
-        ({"points_per_decade": 0}, "points_per_decade: found 0"),
         ({"bootstrap_rounds": -1}, "bootstrap_rounds: found -1"),
-        ({"bootstrap_rounds": 2.5}, "bootstrap_rounds: found 2.5"),
-        ({"grid_last_s": 0.5}, "grid_last_s: found 0.5"),
-        ({"grid_first_s": float("nan")}, "grid_first_s: found nan"),
+        ({"delay_weight": float("nan")}, "delay_weight: found nan. Use a number from 0 to 100."),
         ({"min_recovery": 1.1}, "min_recovery: found 1.1"),
         ({"max_p95_s": -3}, "max_p95_s: found -3"),
-        ({"min_episodes": "many"}, "min_episodes: found 'many'"),
-        ({"delays_ms": []}, "Give at least one delay"),
-        ({"delays_ms": [0]}, "delays_ms: found 0"),
+        ({"max_tiers": 13}, "max_tiers: found 13. Use a whole number from 1 to 12."),
         ({"max_tiers": 12}, "Use fewer tiers or fewer delays_ms"),
     ],
 )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from celery_rmq_delay.analytics.estimate.counted import Observed
 from celery_rmq_delay.analytics.estimate.decision import decide
-from celery_rmq_delay.analytics.estimate.intervals import Intervals
+from celery_rmq_delay.analytics.estimate.intervals import Intervals, by_outage
 from celery_rmq_delay.analytics.estimate.ladders import Today
-from celery_rmq_delay.analytics.estimate.lateness import ON_TIME, PARTS, Lateness, LateRetries
-from celery_rmq_delay.analytics.estimate.observed import Observed
+from celery_rmq_delay.analytics.estimate.lateness import ON_TIME, PARTS, Lateness, lateness_of
 from celery_rmq_delay.analytics.estimate.options import Options
-from celery_rmq_delay.analytics.estimate.outages import by_outage
 from celery_rmq_delay.analytics.estimate.shares import shares
 from tests.support.corpus import corpus
 from tests.support.recoveries import ms
@@ -54,7 +53,7 @@ def history(draw, ladder, seed, is_same=False):
     highs = np.where(over, GRID.cells(looks[every, high]), Intervals.OPEN)
     seconds = looks[every, high] - np.column_stack([np.zeros(FAILURES), planned])[every, high]
     data = by_outage(Intervals(np.minimum(low, highs - 1), highs, began, np.ones(FAILURES), began, high), OPTIONS)
-    return data, LateRetries(seconds), over
+    return data, seconds, over
 
 
 def counted(data, over):
@@ -74,8 +73,8 @@ def recovery(draw, ladder, is_same):
 def test_no_advice_loses_recoveries_that_todays_ladder_owes_to_its_lateness(lasting, is_same):
     draw = LASTING[lasting]
     for ladder in LADDERS:
-        data, retries, over = history(draw, ladder, 0, is_same)
-        decision = decide(data, Today(ms(ladder)), OPTIONS, retries=retries, counted=counted(data, over))
+        data, late_s, over = history(draw, ladder, 0, is_same)
+        decision = decide(data, Today(ms(ladder)), OPTIONS, late_s=late_s, counted=counted(data, over))
         advised = decision.advised_ms or ms(ladder)
         lost = recovery(draw, ladder, is_same) - recovery(draw, np.array(advised) / 1000, is_same)
         print(ladder, advised, f"{lost:.4f}")
@@ -85,46 +84,46 @@ def test_no_advice_loses_recoveries_that_todays_ladder_owes_to_its_lateness(last
 @corpus("lasting", LASTING)
 def test_the_lateness_of_retries_is_known_though_late_ones_recover_more_often(lasting):
     ladder = (30, 60, 120)
-    data, retries, _ = history(LASTING[lasting], ladder, 1)
-    found = retries.lateness(data, shares(data, Options(bootstrap_rounds=0))).after(3)
+    data, late_s, _ = history(LASTING[lasting], ladder, 1)
+    found = lateness_of(late_s, data, shares(data, Options(bootstrap_rounds=0))).after(3)
     planned, ended = ends(ladder, np.random.default_rng(5), 200_000, False)
     true = np.quantile(ended - planned, PARTS, axis=0)
     np.testing.assert_allclose(np.log(found[2:-1] + 1), np.log(true[2:-1] + 1), atol=0.75)
 
 
 def test_lateness_grows_evenly_after_the_last_retry_that_is_known():
-    assert Lateness.always(0.5).after(3).tolist() == [[0.5, 1.0, 1.5]]
+    assert Lateness(((0.5,),)).after(3).tolist() == [[0.5, 1.0, 1.5]]
     assert Lateness(((1.0, 2.0), (3.0, 6.0))).after(3).tolist() == [[1.0, 3.0, 4.5], [2.0, 6.0, 9.0]]
     assert Lateness(((1.0, 2.0), (3.0, 6.0))).median(1).tolist() == [1.5]
 
 
 def test_without_known_delays_every_retry_is_on_time():
     data, _, _ = history(LASTING["exponential"], (5, 30), 1)
-    unknown = LateRetries(np.full(FAILURES, np.nan))
-    assert unknown.lateness(data, shares(data, Options(bootstrap_rounds=0))) == ON_TIME
+    unknown = np.full(FAILURES, np.nan)
+    assert lateness_of(unknown, data, shares(data, Options(bootstrap_rounds=0))) == ON_TIME
 
 
 def contradictory():
     """Return a history in which half of the failures lasted until their late retry, and what it counts."""
-    data, retries, over = history(LASTING["exponential"], (5, 30, 120), 2)
+    data, late_s, over = history(LASTING["exponential"], (5, 30, 120), 2)
     many = np.where(over, 1.0, 4.0)
     observed = Observed(data.high, ~over, data.retries.astype(float), many, data.cluster)
-    return data, retries, observed.summary(OPTIONS)
+    return data, late_s, observed.summary(OPTIONS)
 
 
 def test_a_count_that_contradicts_the_estimate_is_shown_and_nothing_is_advised():
-    data, retries, count = contradictory()
-    decision = decide(data, Today(ms((5, 30, 120))), OPTIONS, retries=retries, counted=count, is_only_ladder=True)
+    data, late_s, count = contradictory()
+    decision = decide(data, Today(ms((5, 30, 120))), OPTIONS, late_s=late_s, counted=count, is_only_ladder=True)
     assert not decision.enough_data
     assert decision.advised_ms is None
     assert decision.is_counted
     assert decision.current is count
-    assert decision.reason.startswith(f"with today's ladder {count.value('recovery'):.1%} of the failures recovered")
+    assert decision.reason.startswith(f"with today's ladder {count['recovery'][0]:.1%} of the failures recovered")
 
 
 def test_a_contradiction_that_earlier_ladders_explain_hides_the_count():
-    data, retries, count = contradictory()
-    decision = decide(data, Today(ms((5, 30, 120))), OPTIONS, retries=retries, counted=count)
+    data, late_s, count = contradictory()
+    decision = decide(data, Today(ms((5, 30, 120))), OPTIONS, late_s=late_s, counted=count)
     assert decision.enough_data
     assert not decision.is_counted
     assert decision.current is not count

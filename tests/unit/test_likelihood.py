@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from celery_rmq_delay.analytics.estimate.grid import Grid
 from celery_rmq_delay.analytics.estimate.intervals import Intervals
-from celery_rmq_delay.analytics.estimate.knots import Knots
-from celery_rmq_delay.analytics.estimate.likelihood import maximise
+from celery_rmq_delay.analytics.estimate.likelihood import Knots, maximise
+from celery_rmq_delay.analytics.estimate.options import Grid
 from tests.support.corpus import corpus
 
 GRID = Grid(0.1, 1e6, 50)

@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 
 from celery_rmq_delay.analytics.estimate.decision import decide
-from celery_rmq_delay.analytics.estimate.intervals import Intervals
+from celery_rmq_delay.analytics.estimate.intervals import Intervals, by_outage
 from celery_rmq_delay.analytics.estimate.ladders import Today
 from celery_rmq_delay.analytics.estimate.options import Options
-from celery_rmq_delay.analytics.estimate.outages import by_outage
-from celery_rmq_delay.analytics.estimate.wilson import wilson
+from celery_rmq_delay.analytics.estimate.shares import wilson
 from celery_rmq_delay.analytics.tables.exception_advice import outages_of
 from tests.support.corpus import corpus
 from tests.support.recoveries import exponential, inspected, intervals, seen

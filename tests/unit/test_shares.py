@@ -57,12 +57,6 @@ def test_between_two_attempts_failures_end_evenly_over_the_logarithm_of_time():
     assert found.prudent[0, 150] == pytest.approx(0.4 + 0.6 * middle, abs=1e-3)
 
 
-def sparse_last_tier():
-    """Return 300 failures: 250 over by a minute, 32 by 11 minutes, 18 still failing then and over 4 hours later."""
-    cell = lambda seconds: int(GRID.cells([seconds])[0])  # noqa: E731
-    return rows((0, cell(60), 250), (cell(60), cell(660), 32), (cell(660), cell(15_060), 18))
-
-
 @corpus("length", [32.5, 31.0, 29.5, 28.0])
 def test_the_band_beside_a_knot_contains_failures_of_one_exact_length(length):
     random = np.random.default_rng(1)
@@ -76,8 +70,9 @@ def test_the_band_beside_a_knot_contains_failures_of_one_exact_length(length):
 
 
 def test_few_attempts_of_a_last_tier_count_as_what_they_are():
-    found = shares(sparse_last_tier(), OPTIONS)
+    # 300 failures: 250 over by a minute, 32 by 11 minutes, 18 still failing then and over 4 hours later.
     at = GRID.cells([60, 660, 1500, 15_060])
+    found = shares(rows((0, at[0], 250), (at[0], at[1], 32), (at[1], at[3], 18)), OPTIONS)
     np.testing.assert_allclose(found.likely[0, at[[0, 1, 3]]], [250 / 300, 0.94, 1.0], atol=1e-3)
     assert found.least[0, at[2]] == pytest.approx(0.94, abs=1e-3)
     assert found.most[0, at[2]] == pytest.approx(1.0)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import fields
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from celery_rmq_delay.analytics import synth
-from celery_rmq_delay.analytics.cli import synth as command
+from celery_rmq_delay.analytics.cli import main
 from celery_rmq_delay.events.schema import Event, event_id
 from celery_rmq_delay.exceptions import SettingsError
 from celery_rmq_delay.history.columns import COLUMNS, day_folder
@@ -28,14 +28,23 @@ SECOND = timedelta(seconds=1)
 SMALL: dict[str, Any] = {"attempts": 3_000, "days": 3, "chunk_attempts": 1_000, "file_rows": 500}
 
 
-def rows_of(folder: Path) -> pa.Table:
-    return pa.concat_tables([pq.read_table(path) for path in sorted(folder.glob("day=*/*.parquet"))])
+class History(NamedTuple):
+    """A history, with all of its rows and its truth."""
+
+    folder: Path
+    rows: list[dict[str, Any]]
+    truth: dict[str, Any]
+
+
+def written(folder: Path, columns: list[str] | None = None, **values: Any) -> History:
+    truth = synth.write(str(folder), synth.Spec(**values), processes=1)
+    tables = [pq.read_table(path, columns=columns) for path in sorted(folder.glob("day=*/*.parquet"))]
+    return History(folder, pa.concat_tables(tables).to_pylist(), truth)
 
 
 @pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("synth")
-    return folder, synth.write(str(folder), synth.Spec(**SMALL), processes=1)
+def history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    return written(tmp_path_factory.mktemp("synth"), **SMALL)
 
 
 @pytest.mark.slow
@@ -50,12 +59,9 @@ def test_the_same_seed_writes_the_same_files_and_another_one_does_not(tmp_path: 
     assert files["one"].keys() & files["other"].keys() == {Path("_truth.json")}
 
 
-def test_files_have_the_columns_of_the_collector_in_the_folders_of_their_days(
-    history: tuple[Path, dict[str, Any]],
-) -> None:
-    folder, truth = history
-    paths = sorted(folder.glob("day=*/part-*.parquet"))
-    assert len(paths) == truth["counts"]["files"]
+def test_files_have_the_columns_of_the_collector_in_the_folders_of_their_days(history: History) -> None:
+    paths = sorted(history.folder.glob("day=*/part-*.parquet"))
+    assert len(paths) == history.truth["counts"]["files"]
     for path in paths:
         table = pq.read_table(path, partitioning=None)
         assert table.column_names == [each.name for each in COLUMNS]
@@ -63,11 +69,10 @@ def test_files_have_the_columns_of_the_collector_in_the_folders_of_their_days(
         assert table.num_rows <= SMALL["file_rows"]
 
 
-def test_every_row_is_an_event(history: tuple[Path, dict[str, Any]]) -> None:
-    folder, _truth = history
+def test_every_row_is_an_event(history: History) -> None:
     required = {each.name for each in COLUMNS if each.required}
     known = {field.name for field in fields(Event)}
-    for row in rows_of(folder).to_pylist():
+    for row in history.rows:
         assert not [name for name in required if row[name] is None]
         event = Event(
             **{name: value for name, value in row.items() if name in known} | {"ladder_ms": tuple(row["ladder_ms"])}
@@ -78,14 +83,10 @@ def test_every_row_is_an_event(history: tuple[Path, dict[str, Any]]) -> None:
             assert event.event_id == event_id(event.task_id, event.generation, event.attempt, event.kind)
 
 
-def test_counts_are_exact(history: tuple[Path, dict[str, Any]]) -> None:
-    folder, truth = history
-    rows = rows_of(folder).to_pylist()
-    counts = truth["counts"]
+def test_counts_are_exact(history: History) -> None:
+    rows, counts = history.rows, history.truth["counts"]
     once = {row["event_id"]: row for row in rows}
-    kinds: dict[str, int] = defaultdict(int)
-    for row in once.values():
-        kinds[row["kind"]] += 1
+    kinds = Counter(row["kind"] for row in once.values())
     assert len(rows) == counts["rows"]
     assert len(rows) - len(once) == counts["duplicates"] > 0
     assert {f"events.{kind}": count for kind, count in kinds.items()} == {
@@ -93,16 +94,15 @@ def test_counts_are_exact(history: tuple[Path, dict[str, Any]]) -> None:
     }
     assert sum(kinds[kind] for kind in ("parked", "forwarded", "recovered", "exhausted")) == SMALL["attempts"]
     assert sum(row["ok_count"] or 0 for row in once.values()) == counts["ok_count"]
-    assert json.loads((folder / "_truth.json").read_text()) == truth
+    assert json.loads((history.folder / "_truth.json").read_text()) == history.truth
 
 
-def test_each_task_advances_through_its_ladder_until_it_ends(history: tuple[Path, dict[str, Any]]) -> None:
-    folder, truth = history
+def test_each_task_advances_through_its_ladder_until_it_ends(history: History) -> None:
     episodes = defaultdict(dict)
-    for row in rows_of(folder).to_pylist():
+    for row in history.rows:
         if row["kind"] != "rollup":
             episodes[row["task_id"]][row["attempt"]] = row
-    assert len(episodes) == truth["counts"]["episodes"]
+    assert len(episodes) == history.truth["counts"]["episodes"]
     ends: dict[str, int] = defaultdict(int)
     for attempts in episodes.values():
         assert sorted(attempts) == list(range(len(attempts)))
@@ -118,18 +118,17 @@ def test_each_task_advances_through_its_ladder_until_it_ends(history: tuple[Path
             assert last["attempt"] > 0
             assert last["exception_type"] is None
     by_truth: dict[str, int] = defaultdict(int)
-    for task in truth["tasks"].values():
+    for task in history.truth["tasks"].values():
         for name, count in task.items():
             by_truth["revoked" if name == "discarded" else name] += count
     assert dict(ends) == {name: by_truth[name] for name in ends}
 
 
-def test_a_queue_changes_its_ladder_half_way(history: tuple[Path, dict[str, Any]]) -> None:
-    folder, _truth = history
+def test_a_queue_changes_its_ladder_half_way(history: History) -> None:
     queue = synth.default_shop().queues[0]
     middle = datetime(2026, 1, 2, 12, tzinfo=timezone.utc)
     ladders = defaultdict(set)
-    for row in rows_of(folder).to_pylist():
+    for row in history.rows:
         if row["queue"] == queue.name and row["kind"] != "rollup" and abs(row["first_failed_at"] - middle) > SECOND:
             ladders[row["first_failed_at"] > middle].add(tuple(row["ladder_ms"]))
     assert ladders == {False: {queue.ladder_ms}, True: {queue.later_ms}}
@@ -149,33 +148,26 @@ def test_failures_last_as_the_truth_states(tmp_path: Path, name: str) -> None:
 
 def test_recovery_in_the_files_is_within_the_bounds_of_the_truth(tmp_path: Path) -> None:
     """No failure is over before its last failed attempt; recovered ones are over."""
-    spec = synth.Spec(attempts=60_000, days=10, discarded=0.0, skew_s=0.0)
-    truth = synth.write(str(tmp_path), spec, processes=1)
+    columns = ["task", "kind", "occurred_at", "first_failed_at", "reason", "task_id"]
+    _folder, rows, truth = written(tmp_path, columns, attempts=60_000, days=10, discarded=0.0, skew_s=0.0)
     curves = {curve["name"]: curve for curve in truth["recovery"]}
-    table = rows_of(tmp_path)
     begun: dict[str, Any] = {}
-    for row in table.select(["task", "kind", "occurred_at", "first_failed_at", "reason", "task_id"]).to_pylist():
+    for row in rows:
         if row["kind"] in ("recovered", "exhausted") and row["reason"] in (None, "retries_used"):
             begun.setdefault(row["task"], {})[row["task_id"]] = row
     for task, ends in begun.items():
         grid, drawn = truth["grid_s"], curves[task]["drawn"]
-        recovered = np.sort(
-            [
-                (row["occurred_at"] - row["first_failed_at"]).total_seconds()
-                for row in ends.values()
-                if row["kind"] == "recovered"
-            ]
-        )
-        seen = np.searchsorted(recovered, grid, side="right") / curves[task]["episodes"]
+        recovered = [row for row in ends.values() if row["kind"] == "recovered"]
+        lasted = np.sort([(row["occurred_at"] - row["first_failed_at"]).total_seconds() for row in recovered])
+        seen = np.searchsorted(lasted, grid, side="right") / curves[task]["episodes"]
         assert (seen <= np.array(drawn) + 1e-3).all()
 
 
 def test_shared_outages_hit_all_tasks_of_a_dependency_and_no_others(tmp_path: Path) -> None:
-    spec = synth.Spec(**SMALL | {"skew_s": 0.0, "start": date(2026, 3, 1)})
-    truth = synth.write(str(tmp_path), spec, processes=1)
+    _folder, rows, truth = written(tmp_path, **SMALL, skew_s=0.0, start=date(2026, 3, 1))
     begin = datetime(2026, 3, 1, tzinfo=timezone.utc)
-    dependency = {task.name: task.dependency for task in spec.shop.tasks}
-    for row in rows_of(tmp_path).to_pylist():
+    dependency = {task.name: task.dependency for task in synth.default_shop().tasks}
+    for row in rows:
         if row["kind"] == "parked" and row["attempt"] == 0:
             at = (row["first_failed_at"] - begin) / SECOND
             assert any(low - 0.01 <= at <= high + 0.01 for low, high in truth["outages"][dependency[row["task"]]])
@@ -230,13 +222,13 @@ def test_a_task_names_a_queue_of_its_shop() -> None:
 
 
 def test_the_command_writes_a_history_and_prints_its_contents(tmp_path: Path) -> None:
-    options = ["--output", str(tmp_path / "history"), "--attempts", "2000", "--days", "2", "--processes", "1"]
-    done = CliRunner().invoke(command, [*options, "--distribution", "half-hard", "--outages", "independent"])
+    options = ["synth", "--output", str(tmp_path / "history"), "--attempts", "2000", "--days", "2", "--processes", "1"]
+    done = CliRunner().invoke(main, [*options, "--distribution", "half-hard", "--outages", "independent"])
     assert done.exit_code == 0, done.output
     truth = json.loads((tmp_path / "history" / "_truth.json").read_text())
     assert f"{truth['counts']['rows']:,} events of {truth['counts']['episodes']:,} failed tasks" in done.output
     assert {each["hard"] for each in truth["spec"]["shop"]["dependencies"]} == {0.5}
-    again = CliRunner().invoke(command, options)
+    again = CliRunner().invoke(main, options)
     assert again.exit_code == 2
     assert "use a new folder" in again.output
 

@@ -29,10 +29,7 @@ _LEAST_FAILURES = 50
 
 @dataclass(frozen=True)
 class Backtest:
-    """Figures of today's and the advised ladder on ``failures`` that the advice does not know.
-
-    ``reason``: why the advised ladder failed; None: it passed.
-    """
+    """Figures of both ladders on ``failures`` that the advice does not know; ``reason``: why the advised one failed."""
 
     failures: int
     today: Figures
@@ -46,10 +43,7 @@ class Backtest:
 
 
 def split(intervals: Intervals, options: Options) -> tuple[Intervals, Intervals | None]:
-    """Return the failures that the advice may know, and those of the last `Options.backtest_days` that it may not.
-
-    Of a shorter history, the last quarter of its time. None: the history has too few failures for that.
-    """
+    """Return the failures that the advice may know, and the held-out ones; None: the history has too few for that."""
     first, last = int(intervals.began.min()), int(intervals.began.max())
     held = min(options.backtest_days * _DAY_S / options.cluster_s, _PART * (last - first + 1))
     is_late = intervals.began > last - held
@@ -78,14 +72,10 @@ def backtest(
     found = search.figures(np.array([advised]))
     kept = search.keeps_limits(np.array([advised]))[:, 0]
     is_likely = kept.mean() >= (_LIKELY_OF_RUNNER_UP if is_runner_up else _LIKELY)
+    reason = None
     if not (is_likely or (kept[0] and not is_runner_up)):
         reason = "breaks the limits"
     elif must_save and search.saving(advised)[0] <= 0:
         reason = "saves nothing"
-    else:
-        reason = None
-    return Backtest(later.episodes, _only(search.current), _only(found), reason)
-
-
-def _only(found: Figures) -> Figures:
-    return Figures(*(getattr(found, name)[0, 0] for name in FIGURES))
+    now, then = (Figures(*(getattr(each, name)[0, 0] for name in FIGURES)) for each in (search.current, found))
+    return Backtest(later.episodes, now, then, reason)

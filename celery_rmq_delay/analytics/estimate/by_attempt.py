@@ -76,11 +76,7 @@ class ByAttempt:
 
     @property
     def weight(self) -> float:
-        """The share of failures of this kind for which a ladder must keep the limits.
-
-        It is all of them, if the history shows that there are any; else the most that it allows. If it allows hardly
-        any, it separates the two, and the estimate is used.
-        """
+        """The share of failures of this kind for which a ladder must keep the limits: all, if the history shows any."""
         part, low, high = self.part
         if low > 0:
             return 1.0
@@ -88,12 +84,7 @@ class ByAttempt:
 
     @property
     def views(self) -> tuple[View, ...]:
-        """What a ladder recovers by its retries if only time counts, if only attempts do, and if it needs both.
-
-        The last one is for histories in which some failures are of one kind and some of the other. A ladder recovers
-        at least this share of them, if a failure that recovers after more time or more attempts recovers after less of
-        the other.
-        """
+        """What a ladder recovers if only time counts, if only attempts do, and at the least, if it needs both."""
         if not self.weight:
             return (by_time,)
         return by_time, self.by_attempts, self.by_both
@@ -156,10 +147,7 @@ def _shares(data: Intervals, retries: Ints, times: Floats, cluster: Ints) -> Flo
 def _part(
     data: Intervals, estimate: Shares, share: Floats, retries: Ints, options: Options
 ) -> tuple[float, float, float]:
-    """Return the part of failures for which attempts count, and its 95 % interval, by a mixture of both models.
-
-    It is that of the failures that can show it, `Intervals.fair`, with models of their own.
-    """
+    """Return the part of failures for which attempts count, and its 95 % interval: of those that can show it."""
     is_fair = (data.fair > 0) & (data.count > 0)
     if not is_fair.all() or (data.fair < data.count).any():
         data, retries = replace(data.chosen(is_fair), count=data.fair[is_fair]), retries[is_fair]

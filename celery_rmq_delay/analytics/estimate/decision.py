@@ -14,7 +14,7 @@ from .by_attempt import ATTEMPTS, ByAttempt, by_attempt
 from .counted import least_reach, lost_by_number, lost_recoveries
 from .intervals import Floats, Intervals, Ints, lacking
 from .ladders import Summary, Today, ends, summarise
-from .lateness import Lateness, LateRetries
+from .lateness import Lateness, early_sentence, lateness_of
 from .options import Options
 from .search import Ladder, Limits, Search
 from .shares import Shares, shares
@@ -64,26 +64,31 @@ def decide(
     today: Today,
     options: Options,
     *,
-    retries: LateRetries | None = None,
+    late_s: Floats | None = None,
     counted: Summary | None = None,
     is_only_ladder: bool = False,
     revived: int = 0,
 ) -> Decision:
     """Return the advice for failures with the ladder of ``today``.
 
-    ``retries``: those of the same rows, from which the lateness follows; None: that of ``today``. ``counted``: today's
+    ``late_s``: of the same rows, see `lateness_of`; None: it is that of ``today``. ``counted``: today's
     figures as the history counts them. ``is_only_ladder``: all failures had today's ladder. ``revived``: how many
     exhausted tasks recovered when they were requeued.
     """
-    found = _decision(intervals, today, options, retries, counted, is_only_ladder)
+    found = _decision(intervals, today, options, late_s, counted, is_only_ladder)
     is_low = intervals.recoveries < _HARDLY * intervals.episodes
     if found.enough_data and is_low:
         share = intervals.recoveries / intervals.episodes
         found = replace(found, reason=f"{found.reason}; only {share:.1%} of the failures recover by their last attempt")
     longer = _longer(today.ladder_ms, options)
-    is_enough = intervals.episodes >= options.min_episodes and longer is not None and not today.is_endless
-    if is_enough and (is_low or revived >= _HARDLY * intervals.episodes):
-        return replace(found, learn=_trial(today.ladder_ms, longer or (), revived))
+    is_enough = intervals.episodes >= options.min_episodes and not today.is_endless
+    if longer and is_enough and (is_low or revived >= _HARDLY * intervals.episodes):
+        later = f"; {revived:,} exhausted tasks recovered when they were requeued" if revived else ""
+        learn = (
+            f"the last attempt comes {format_ms(sum(today.ladder_ms))} after the first, and the history does not show "
+            f"whether later ones succeed{later}: use a longer ladder for a while, such as {_named(longer)}"
+        )
+        return replace(found, learn=learn)
     return found
 
 
@@ -91,7 +96,7 @@ def _decision(
     intervals: Intervals,
     today: Today,
     options: Options,
-    retries: LateRetries | None,
+    late_s: Floats | None,
     counted: Summary | None,
     is_only_ladder: bool,
 ) -> Decision:
@@ -104,15 +109,19 @@ def _decision(
     if today.is_endless:
         reason = "today's last tier repeats without a limit: no ladder that ends recovers as much"
         return Decision(False, reason, counted, is_counted=counted is not None)
-    early = retries and retries.early(intervals)
-    if early:
+    if late_s is not None and (early := early_sentence(late_s, intervals)):
         return Decision(False, early)
     estimate = shares(intervals, options)
-    if retries is not None:
-        today = replace(today, late=retries.lateness(intervals, estimate))
+    if late_s is not None:
+        today = replace(today, late=lateness_of(late_s, intervals, estimate))
     attempts = by_attempt(intervals, estimate, options)
     current = summarise(today.ladder_ms, estimate, options.grid, today.late, attempts)
-    is_counted = counted is not None and _agree(counted, current)
+    is_counted = False
+    if counted is not None:
+        # Whether the recovered share can be the estimated one: their intervals overlap.
+        _, low, high = counted["recovery"]
+        _, least, most = current["recovery"]
+        is_counted = not (low > most or high < least)
     if counted is not None and not is_counted and is_only_ladder:
         return Decision(False, _contradiction(counted, current), counted, is_counted=True)
     # Else failures were of another kind while another ladder was in force: only estimates can be compared.
@@ -130,23 +139,8 @@ def _longer(ladder: Ladder, options: Options) -> Ladder | None:
     return (*ladder, *found) if found else None
 
 
-def _trial(ladder: Ladder, longer: Ladder, revived: int) -> str:
-    later = f"; {revived:,} exhausted tasks recovered when they were requeued" if revived else ""
-    return (
-        f"the last attempt comes {format_ms(sum(ladder))} after the first, and the history does not show whether later "
-        f"ones succeed{later}: use a longer ladder for a while, such as {_named(longer)}"
-    )
-
-
-def _agree(counted: Summary, estimated: Summary) -> bool:
-    """Return whether a recovered share that was counted can be the estimated one: their intervals overlap."""
-    _, low, high = counted.figures["recovery"]
-    _, least, most = estimated.figures["recovery"]
-    return not (low > most or high < least)
-
-
 def _contradiction(counted: Summary, estimated: Summary) -> str:
-    found, (likely, low, high) = counted.value("recovery"), estimated.figures["recovery"]
+    found, (likely, low, high) = counted["recovery"][0], estimated["recovery"]
     return (
         f"with today's ladder {found:.1%} of the failures recovered, but {likely:.1%} by the estimate ({low:.1%} to "
         f"{high:.1%}): other ladders cannot be estimated either. A usual cause are retries that end much later than "
@@ -183,9 +177,9 @@ def _advised(
     lost += lost_by_number(intervals, len(found.advised_ms), len(today.ladder_ms), attempts.weight)
     advised = summarise(found.advised_ms, estimate, options.grid, late, attempts)
     reason = found.reason
-    is_fewer = advised.value("recovery") < current.value("recovery") - options.recovery_tolerance
+    is_fewer = advised["recovery"][0] < current["recovery"][0] - options.recovery_tolerance
     if is_fewer and options.min_recovery is not None:
-        fewer = f"{advised.value('recovery'):.1%} of the failures recover instead of {current.value('recovery'):.1%}"
+        fewer = f"{advised['recovery'][0]:.1%} of the failures recover instead of {current['recovery'][0]:.1%}"
         reason += f'; {fewer}, which "min_recovery" allows'
     return replace(found, reason=reason, advised=advised, lost=math.ceil(lost))
 
@@ -193,12 +187,11 @@ def _advised(
 def _decided(search: Search, current: Summary) -> Decision:
     """Return the decision about the best ladder of a search, without its figures."""
     best = search.best()
-    if best is None and not search.is_within:
-        return Decision(
-            True, f"no ladder meets the limits, as far as the history shows: {_text(search.limits)}", current
+    if not search.is_within:
+        breaks = (
+            "today's ladder breaks the limits" if best else "no ladder meets the limits, as far as the history shows"
         )
-    if best is not None and not search.is_within:
-        return Decision(True, f"today's ladder breaks the limits: {_text(search.limits)}", current, best)
+        return Decision(True, f"{breaks}: {_text(search.limits)}", current, best)
     if best is not None and best != search.today and _saves(search, best):
         return Decision(True, "fewer retries or less delay, within the limits", current, best)
     least = search.options.least_saving
@@ -207,10 +200,7 @@ def _decided(search: Search, current: Summary) -> Decision:
 
 
 def _tried(found: Decision, best: Ladder, search: Search, later: Intervals, today: Today) -> Decision:
-    """Return a decision for the ``best`` ladder after its backtest, or that for the first runner-up that passes one.
-
-    Runner-ups have another first tier than those that failed: others would fail, too.
-    """
+    """Return the decision for the ``best`` ladder, or for the first runner-up that passes its backtest."""
     trials: dict[int, Backtest] = {}
     for ladder in islice(search.within_limits(), _MOST_RUNNERS_UP):
         first = ladder[0]

@@ -1,8 +1,8 @@
-"""Failures as intervals between grid cells: what attempts show of when each failure ended. Pure NumPy."""
+"""Failures as intervals between grid cells: what attempts show of when each ended, by outage. Pure NumPy."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,20 +28,18 @@ class Intervals:
     high: Ints
     cluster: Ints
     count: Floats
-    began: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    retries: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    fair: Floats = field(default_factory=lambda: np.empty(0))
+    began: Ints = None  # type: ignore[assignment] # see `__post_init__`
+    retries: Ints = None  # type: ignore[assignment]
+    fair: Floats = None  # type: ignore[assignment]
 
     #: The cell of failures whose end was not observed: beyond every grid.
     OPEN = 2**31 - 1
 
     def __post_init__(self) -> None:
-        if len(self.began) != len(self.cluster):
-            object.__setattr__(self, "began", self.cluster)
-        if len(self.retries) != len(self.cluster):
-            object.__setattr__(self, "retries", np.zeros(len(self.cluster), dtype=np.int64))
-        if len(self.fair) != len(self.cluster):
-            object.__setattr__(self, "fair", self.count)
+        defaults = {"began": self.cluster, "retries": np.zeros_like(self.cluster), "fair": self.count}
+        for name, default in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
 
     @property
     def is_over(self) -> Flags:
@@ -70,14 +68,11 @@ class Intervals:
 
     @property
     def effective_clusters(self) -> float:
-        """How many clusters of equal size would be as informative as those of `clusters` (Kish, L. (1965)).
-
-        They are the clusters with a failure whose end was observed.
-        """
+        """How many clusters of equal size would be as informative as those of `clusters`."""
         return self.effective(self.is_over)
 
     def effective(self, rows: Flags) -> float:
-        """Return how many clusters of equal size would be as informative as those of these rows; 0: there are none."""
+        """Return how many clusters of equal size would be as informative as those of these rows (Kish, L. (1965))."""
         of = np.unique(self.cluster[rows], return_inverse=True)[1].ravel()
         sizes = np.bincount(of, self.count[rows])
         return float(sizes.sum() ** 2 / (sizes**2).sum()) if sizes.any() else 0.0
@@ -118,3 +113,44 @@ def draws(clusters: int, rounds: int, seed: int) -> Floats:
     random = np.random.default_rng(seed)
     drawn = random.multinomial(clusters, np.full(clusters, 1 / clusters), size=rounds)
     return np.asarray(drawn, dtype=np.float64)
+
+
+def by_outage(hourly: Intervals, options: Options) -> Intervals:
+    """Return the intervals with the outage as cluster, given intervals whose cluster is the time slot of their begin.
+
+    A failure ends between two attempts. Those whose spans have a moment in common can all have ended then: the moment
+    in the most spans is chosen, these failures are one outage, and so on: about the fewest outages that explain the
+    history. A failure whose end was not observed belongs to the next outage after it, or else to the others of its
+    slot.
+    """
+    began = hourly.cluster
+    lasts = options.grid.times / options.cluster_s
+    is_over = hourly.is_over
+    first = began + np.floor(lasts[hourly.low]).astype(np.int64)
+    until = began[is_over] + 1 + np.floor(lasts[hourly.high[is_over]]).astype(np.int64)
+    moments, of = _moments(first[is_over], until, hourly.count[is_over])
+    cluster = np.empty_like(began)
+    cluster[is_over] = of
+    sought = first[~is_over]
+    following = np.searchsorted(moments, sought)
+    next_moment = np.append(moments, 0)[following]
+    # Below every moment, so that the clusters stay distinct.
+    cluster[~is_over] = np.where(following < len(moments), next_moment, began[~is_over] - 2**40)
+    return replace(hourly, cluster=cluster, began=began)
+
+
+def _moments(first: Ints, until: Ints, count: Floats) -> tuple[Ints, Ints]:
+    """Return the chosen moments in order, and the moment of each span; both ends of a span are included."""
+    if not len(first):
+        return first, first
+    start = int(first.min())
+    spans, of = np.unique(np.stack([first, until]) - start, axis=1, return_inverse=True)
+    weights = np.bincount(of.ravel(), count)
+    moment = np.full(spans.shape[1], -1, dtype=np.int64)
+    while len(left := np.flatnonzero(moment < 0)):
+        begins, ends = spans[:, left]
+        size = int(ends.max()) + 2
+        covers = np.cumsum(np.bincount(begins, weights[left], size) - np.bincount(ends + 1, weights[left], size))
+        at = int(np.argmax(covers))
+        moment[left[(begins <= at) & (at <= ends)]] = at
+    return np.unique(moment) + start, moment[of.ravel()] + start

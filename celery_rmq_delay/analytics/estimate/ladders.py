@@ -13,9 +13,9 @@ import numpy as np
 
 from ...history.tables import FIGURES, PERCENTILES
 from .by_attempt import ByAttempt, View, by_time
-from .grid import Grid
 from .intervals import Floats, Ints
 from .lateness import ON_TIME, Lateness
+from .options import Grid
 from .shares import Shares
 
 #: Shares that differ by less are the same.
@@ -27,10 +27,7 @@ _MOST_RETRIES = 100
 
 @dataclass(frozen=True)
 class Today:
-    """The delays of a task's retries in milliseconds, and how late these end.
-
-    ``is_endless``: the last tier repeats without a limit. No delays: the ladder is not known from any failure.
-    """
+    """The delays of a task's retries in ms, none: not known; how late they end; whether the last repeats for ever."""
 
     ladder_ms: tuple[int, ...] = ()
     late: Lateness = ON_TIME
@@ -71,15 +68,8 @@ class Figures:
     exhausted: Floats
 
 
-@dataclass(frozen=True)
-class Summary:
-    """A ladder's figures with their 95 % intervals: name of a figure -> (figure, low, high)."""
-
-    figures: Mapping[str, tuple[float, float, float]]
-
-    def value(self, name: str) -> float:
-        """Return a figure."""
-        return self.figures[name][0]
+#: A ladder's figures with their 95 % intervals: name of a figure -> (figure, low, high).
+Summary = Mapping[str, tuple[float, float, float]]
 
 
 def retry_times(ladders_ms: Ints, late: Lateness) -> Floats:
@@ -97,10 +87,7 @@ def ends(ladders_ms: Ints, late: Lateness) -> Floats:
 def expected(
     curve: Floats, ladders_ms: Ints, late: Lateness, grid: Grid, view: View = by_time, most: Floats | None = None
 ) -> Figures:
-    """Return the figures (row, ladder) of ladders of one length, from the share (row, cell) that has ended.
-
-    ``view``: what counts besides time. ``most``: (row, ladder), only the first failures to recover, up to this share.
-    """
+    """Return the figures (row, ladder) of ladders of one length; ``most``: only of this share that recovers first."""
     most = np.ones((1, 1)) if most is None else most
     planned, points = _planned(ladders_ms), late.after(ladders_ms.shape[-1])
     share = spent = np.zeros(())
@@ -113,10 +100,7 @@ def expected(
 
 
 def figures(share: Floats, times: Floats, spent: Floats | None = None) -> Figures:
-    """Return the figures of ladders from the ``share`` that has ended by each time, both (..., ladder, tier).
-
-    ``spent``: the mean time to recovery, times the share that recovers, if times vary.
-    """
+    """Return figures from the ``share`` over by each time (..., ladder, tier); ``spent``: mean time by share."""
     recovery = share[..., -1]
     spent = _spent(share, times) if spent is None else spent
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -166,12 +150,11 @@ def summarise(
         expected(shares.likely, ladder, late, grid, attempts.likely),
         *(expected(each, ladder, late, grid, view) for each in (shares.least, shares.most) for view in attempts.views),
     ]
-    by_name = {}
+    by_name: dict[str, tuple[float, float, float]] = {}
     for name in FIGURES:
         each = np.stack([getattr(one, name)[:, 0] for one in found])
         low, high = shares.interval(np.fmin.reduce(each), np.fmax.reduce(each))
         by_name[name] = (float(each[0, 0]), float(low), float(high))
     recovery, *resampled = by_name["recovery"]
     least, greatest = float(np.fmin(resampled[0], low_share)), float(np.fmax(resampled[1], high_share))
-    by_name |= {"recovery": (recovery, least, greatest), "exhausted": (1 - recovery, 1 - greatest, 1 - least)}
-    return Summary(by_name)
+    return by_name | {"recovery": (recovery, least, greatest), "exhausted": (1 - recovery, 1 - greatest, 1 - least)}

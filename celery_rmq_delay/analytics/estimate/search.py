@@ -44,21 +44,14 @@ Ladder = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a ladder: the least share recovered, and the most seconds of each of `TIMES`.
-
-    Each is one number, or one for each of several histories: (history, 1).
-    """
+    """The least share recovered, the most seconds of each of `TIMES`: a number, or one by history, (history, 1)."""
 
     recovery: Floats
     seconds: Mapping[str, Floats]
 
     @classmethod
     def of(cls, today: Figures, options: Options) -> Limits:
-        """Return the limits that ``options`` set; those not set are today's figures with the tolerance.
-
-        A ladder that recovers nothing, or less than ``Options.min_recovery``, sets no time limit: more recoveries take
-        longer.
-        """
+        """Return the limits of ``options``, else today's with the tolerance; no time limit where too few recover."""
         longest = {"median_s": options.max_median_s, "p95_s": options.max_p95_s}
         too_few = np.asarray(today.recovery) < (options.min_recovery or 0.0) - _ALIKE
         seconds = {}
@@ -115,10 +108,7 @@ class Search:
     def of(
         cls, estimate: Shares, attempts: ByAttempt, today: Today, least_s: Floats | float, options: Options
     ) -> Search:
-        """Return the search for a better ladder than today's.
-
-        It ends in the time that the history shows, or later than today's by the tolerance of times.
-        """
+        """Return the search for a ladder that ends in the time that the history shows, or hardly later than today's."""
         ends_s = retry_times(np.array(today.ladder_ms), today.late)[-1]
         latest_s = max(options.grid.times[estimate.horizon], ends_s * (1 + options.time_tolerance))
         curves = estimate.likely, estimate.prudent
@@ -159,8 +149,7 @@ class Search:
     def keeps_limits(self, ladders: Ints) -> Flags:
         """Return (row, ladder) whether ladders of one length meet the limits."""
         pairs = zip(self.every_limits, self._prudent(ladders), strict=True)
-        kept = np.stack([limits.kept_by(found) for limits, found in pairs])
-        return np.asarray(kept.all(axis=0))
+        return np.asarray(np.all([limits.kept_by(found) for limits, found in pairs], axis=0))
 
     def _prudent(self, ladders: Ints) -> list[Figures]:
         """Return the figures for the limits, by the views."""
@@ -178,7 +167,9 @@ class Search:
 
     def within_limits(self) -> Iterator[Ladder]:
         """Yield the ladders within the limits, the one that costs least first."""
-        ranked = self._estimated()._ranked()
+        one = slice(1)
+        estimate = replace(self, likely=self.likely[one], prudent=self.prudent[one], attempts=self.attempts.rows(one))
+        ranked = estimate._ranked()
         while some := list(islice(ranked, _AT_ONCE)):
             yield from compress(some, self._are_sure(some))
 
@@ -187,17 +178,12 @@ class Search:
         today, found = self.cost(self.current), self.cost(self.compared(np.array([ladder])))
         return np.asarray(1 - found / today)[:, 0]
 
-    def _estimated(self) -> Search:
-        """Return the search in the estimate alone."""
-        first = slice(1)
-        return replace(self, likely=self.likely[first], prudent=self.prudent[first], attempts=self.attempts.rows(first))
-
     def _ranked(self) -> Iterator[Ladder]:
         """Yield the ladders that meet the limits in every row, the best in row 0 first."""
         ranked: list[Ladder] = []
         criteria = []
         for tiers in range(1, self.options.max_tiers + 1):
-            ladders = _ladders(tuple(self.options.delays_ms), tiers)
+            ladders = _ladders(self.options.delays_ms, tiers)
             is_late_enough = (ends(ladders, self.late) >= self._least_s(tiers)).all(axis=0)
             ladders = ladders[is_late_enough & (retry_times(ladders, self.late)[:, -1] <= self.latest_s)]
             # The means take longer to compare.

@@ -1,7 +1,7 @@
 """Estimate the share of failures that have ended by each cell of the grid, with bootstrap rounds. Pure NumPy.
 
 Failures of one outage end together: treated as independent observations, they would make intervals far too narrow. So a
-bootstrap round draws whole clusters, with replacement: all failures that one outage can have caused (`outages`).
+bootstrap round draws whole clusters, with replacement: all failures that one outage can have caused (`by_outage`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...exceptions import IntervalError
 from .intervals import Floats, Intervals, Ints, draws
-from .knots import Knots
-from .likelihood import maximise
+from .likelihood import Knots, maximise
 from .options import Options
-from .wilson import independent, wilson
+
+#: The quantile of the normal distribution for 95 %.
+Z_95 = 1.959963984540054
+
+
+def wilson(share: ArrayLike, trials: ArrayLike, clusters: int | None = None) -> tuple[Floats, Floats]:
+    """Return both ends of the 95 % interval of shares (Wilson 1927); ``trials``: independent observations, above 0.
+
+    Few ``clusters``, by which their number was estimated, make it wider, as in Student's distribution.
+    """
+    p, n = np.asarray(share, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    weight = _quantile(clusters) ** 2 / n
+    centre, margin = p + weight / 2, np.sqrt(weight * (p * (1 - p) + weight / 4))
+    return np.maximum((centre - margin) / (1 + weight), 0.0), np.minimum((centre + margin) / (1 + weight), 1.0)
+
+
+def independent(share: ArrayLike, variance: ArrayLike) -> Floats:
+    """Return how many independent observations make a share as variable as it is; infinite if it does not vary."""
+    p, known = np.asarray(share, dtype=np.float64), np.asarray(variance, dtype=np.float64)
+    found: Floats = np.divide(p * (1 - p), known, out=np.full(np.shape(known), np.inf), where=known > 0)
+    return found
+
+
+def _quantile(clusters: int | None) -> float:
+    """Return the quantile of Student's distribution for 95 %, by the expansion of Cornish and Fisher."""
+    if clusters is None:
+        return Z_95
+    freedom, z = max(clusters - 1, 1), Z_95
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
 
 #: Sufficient for a bootstrap round: the share of failures that another step would move.
 _ROUND_TOLERANCE = 1e-4
@@ -53,24 +82,16 @@ class Shares:
         return int(self.seen[-1])
 
     def interval(self, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-        """Return the 95 % interval of figures of all rows: ``low`` computed from ``least``, ``high`` from ``most``.
-
-        Without bootstrap rounds both ends are NaN.
-        """
+        """Return the 95 % interval of figures by row, from ``least`` to ``most``; NaN without bootstrap rounds."""
         if len(low) < 2:
-            unknown = np.full(low.shape[1:], np.nan)
-            return unknown, unknown
+            return (np.full(low.shape[1:], np.nan),) * 2
         with np.errstate(invalid="ignore"):
             return np.quantile(low[1:], 0.025, axis=0), np.quantile(high[1:], 0.975, axis=0)
 
     def band(self) -> tuple[Floats, Floats]:
-        """Return the 95 % interval of the share of every cell, as Wilson's; NaN without bootstrap rounds.
-
-        Quantiles of the rounds would be empty intervals where all failures or none have ended.
-        """
+        """Return the 95 % interval of the share of every cell, as Wilson's; NaN without bootstrap rounds."""
         if len(self.likely) < 2:
-            unknown = np.full(self.likely.shape[1], np.nan)
-            return unknown, unknown
+            return (np.full(self.likely.shape[1], np.nan),) * 2
         low, _ = wilson(self.least[0], self.effective, self.clusters)
         _, high = wilson(self.most[0], self.effective, self.clusters)
         low, high = np.minimum(low, self.least[0]), np.maximum(high, self.most[0])
@@ -89,7 +110,11 @@ def shares(intervals: Intervals, options: Options) -> Shares:
     knots, times = Knots.of(intervals, options.grid), options.grid.times
     cells = len(times)
     likely = _curves(intervals, knots, options)
-    ended, lasting = _counted(intervals, cells)
+    # The share of failures whose end was observed by each cell, and of those observed to last until then.
+    over, total = intervals.is_over, intervals.count.sum()
+    ended = np.cumsum(_counts(intervals.high[over], intervals.count[over], cells)) / total
+    lasting = np.cumsum(_counts(intervals.low, intervals.count, cells)[::-1])[::-1] / total
+    lasting[0] = 0.0
     likely[0] = np.clip(likely[0], ended, 1 - lasting)
     at = np.arange(cells)
     # Of a knot, only the share at all its attempts together is known.
@@ -102,12 +127,10 @@ def shares(intervals: Intervals, options: Options) -> Shares:
     least[0], most[0] = np.maximum(least[0], ended), np.minimum(most[0], 1 - lasting)
     prudent = np.stack([np.interp(times, times[knots.seen], each[knots.seen]) for each in likely])
     prudent = np.minimum(np.maximum(prudent, least), likely)
-    clusters = len(np.unique(intervals.cluster))
-    equal = intervals.effective_clusters
-    every = intervals.effective(intervals.count > 0)
-    effective = _effective(likely, knots.seen, float(intervals.count.sum()), every)
+    clusters, equal = len(np.unique(intervals.cluster)), intervals.effective_clusters
+    effective = _effective(likely, knots.seen, float(total), intervals.effective(intervals.count > 0))
     effective = np.minimum(effective, _rare(intervals, likely[0], knots.seen))[before]
-    none = 0.5 / float(intervals.count.sum())
+    none = 0.5 / float(total)
     return Shares(likely, prudent, least, most, knots.seen, knots.sound, effective, clusters, equal, none)
 
 
@@ -124,21 +147,11 @@ def _curves(data: Intervals, knots: Knots, options: Options) -> Floats:
         drawn = np.stack([_counts(of, data.count * each[cluster], pairs.shape[1]) for each in times])
         mass = np.concatenate([estimate, maximise(overlaps, drawn, estimate, _ROUND_TOLERANCE)])
     share = np.minimum(np.concatenate([np.zeros((len(mass), 1)), np.cumsum(mass[:, :-1], axis=1)], axis=1), 1.0)
-    known = knots.place[knots.cells]
-    return np.stack([np.interp(knots.place, known, each) for each in share])
+    return np.stack([np.interp(knots.place, knots.place[knots.cells], each) for each in share])
 
 
 def _counts(of: Ints, weights: Floats, size: int) -> Floats:
     return np.bincount(of, weights, size).astype(np.float64)
-
-
-def _counted(data: Intervals, cells: int) -> tuple[Floats, Floats]:
-    """Return the share of failures whose end was observed by each cell, and of those observed to last until then."""
-    over, total = data.is_over, data.count.sum()
-    ended = np.cumsum(_counts(data.high[over], data.count[over], cells))
-    lasting = np.cumsum(_counts(data.low, data.count, cells)[::-1])[::-1]
-    lasting[0] = 0.0
-    return ended / total, lasting / total
 
 
 def _effective(likely: Floats, seen: Ints, total: float, clusters: float) -> Floats:

@@ -11,26 +11,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ..days import Days
-from ..estimate.clocks import named
+from ..estimate.lateness import named
 from ..estimate.options import Options as Estimate
 from ..schema import ATTEMPTS, DAY, EPISODES
-from ..storage.made import Made
+from ..storage.day_files import Made
 from ..storage.readers import Read
 from ..storage.writers import Replacement, in_days
-from ..tables.attempts import attempts
+from ..tables.attempts import attempts, ended, last_waits, open_episodes
 from ..tables.cleaning import by_task, clean
 from ..tables.counts import counted_events, early_retries
-from ..tables.episodes import ended, last_waits, open_episodes
 from ..tables.exception_advice import exception_advice
-from ..tables.failure_groups import failure_groups
-from ..tables.hourly import hourly, ok_counts
 from ..tables.incidents import days_of, described, failed_firsts, failures_in, find, scopes_of
-from ..tables.ladder_advice import ladder_advice
-from ..tables.outcomes import tier_outcomes
-from ..tables.recovery_curve import recovery_curve
-from ..tables.what_if import unseen, what_if
-from .planning import Ladders, Plan
-from .report import Report
+from ..tables.ladder_advice import ladder_advice, recovery_curve, unseen, what_if
+from ..tables.outcomes import failure_groups, hourly, ok_counts, tier_outcomes
+from .planning import Ladders, Plan, Report
 
 _ATTEMPTS, _EPISODES = "attempts", "episodes"
 
@@ -92,10 +86,7 @@ def write_tables(writing: Writing, read: Read, attempt_rows: DataFrame, counts: 
 
 
 def _write_incidents(writing: Writing, attempt_rows: DataFrame, known: DataFrame, ok: DataFrame) -> None:
-    """Write the incidents of the computed days, and of the days around them that depend on them.
-
-    Days without attempts in the output keep their incidents: their attempts may have been removed to save space.
-    """
+    """Write the incidents of all days that depend on the computed ones; days without attempts keep their incidents."""
     plan, replacement = writing.plan, writing.replacement
     for days in (plan.earlier(plan.around), plan.later(plan.around)):
         if days is not None:
@@ -110,10 +101,7 @@ def _write_incidents(writing: Writing, attempt_rows: DataFrame, known: DataFrame
 
 
 def advised(writing: Writing, attempt_rows: DataFrame, known: DataFrame) -> DataFrame:
-    """Return the episodes for curves and advice: those that ended, and those still waiting at the end of the days.
-
-    Episodes of earlier days are read from the present output. The open ones are only computed with, not published.
-    """
+    """Return the episodes for curves and advice: ended ones, also from the present output, and those still waiting."""
     plan, replacement = writing.plan, writing.replacement
     recent, ended_by_now = attempt_rows.where(in_days(plan.waiting)), known.where(in_days(plan.advice))
     if (days := plan.earlier(plan.waiting)) is not None:

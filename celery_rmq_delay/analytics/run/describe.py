@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -20,14 +19,11 @@ from ..days import Days
 from ..estimate.options import Options as Estimate
 from ..schema import ATTEMPTS, EPISODES
 from ..session import prepare
-from ..storage.files import Storage
-from ..storage.footers import list_files, read_footers
-from ..storage.local import open_storage
-from ..storage.publishing import shown_tables
-from ..storage.readers import read_events
-from ..storage.writers import read_table
-from ..tables.episodes import still_open
-from ..tables.what_if import unseen, what_if
+from ..storage.files import Storage, open_storage
+from ..storage.readers import list_files, read_events, read_footers
+from ..storage.writers import read_table, shown_tables
+from ..tables.attempts import still_open
+from ..tables.ladder_advice import unseen, what_if
 from .planning import Ladders, waiting_in
 
 
@@ -54,14 +50,13 @@ def describe_input(spark: SparkSession, url: str) -> Description:
     """Return the days of a history: files, bytes, rows, and rows by kind."""
     prepare(spark)
     read = read_events(spark, url)
-    files: dict[date, list[int]] = defaultdict(lambda: [0, 0, 0])
+    files: dict[date, list[tuple[int, int, int]]] = defaultdict(list)
     for each in read.files:
-        for index, value in enumerate((1, each.file.size, each.rows)):
-            files[each.file.day][index] += value
+        files[each.file.day].append((1, each.file.size, each.rows))
     kinds = read.events.groupBy("kind").count().orderBy("kind").collect() if read.files else []
     notes = [f"{row['count']} rows of the kind {row['kind']}" for row in kinds]
     notes += [f"cannot be read: {each.file.path}: {each.reason}: {each.error}" for each in read.left_out]
-    rows = tuple((str(day), *figures) for day, figures in sorted(files.items()))
+    rows = tuple((str(day), *map(sum, zip(*figures, strict=True))) for day, figures in sorted(files.items()))
     return Description(("day", "files", "bytes", "rows"), rows, tuple(notes))
 
 
@@ -75,9 +70,8 @@ def describe_output(spark: SparkSession, url: str) -> Description:
         size = sum(each.size for each in files)
         ends = (str(min(days)), str(max(days))) if days else ("", "")
         rows.append((table_name, len(days), *ends, len(files), size, count))
-    return Description(
-        ("table", "days", "first", "last", "files", "bytes", "rows"), tuple(rows), tuple(_run(storage, shown.run))
-    )
+    headings = ("table", "days", "first", "last", "files", "bytes", "rows")
+    return Description(headings, tuple(rows), (_run(storage, shown.run),))
 
 
 def evaluate_ladders(spark: SparkSession, url: str, days: Days, ladders: Ladders, estimate: Estimate) -> Description:
@@ -95,15 +89,12 @@ def evaluate_ladders(spark: SparkSession, url: str, days: Days, ladders: Ladders
     episodes = read("episodes", EPISODES, days).unionByName(still_open(recent))
     found = what_if(episodes, ladders, estimate).orderBy("queue", "ladder_ms").collect()
     rows = tuple(
-        (row["queue"], _delays(row["ladder_ms"]), row["episodes"], *map(row.__getitem__, FIGURES)) for row in found
+        (row["queue"], ",".join(map(format_ms, row["ladder_ms"])), row["episodes"], *(row[name] for name in FIGURES))
+        for row in found
     )
     few = [f"{row['queue']}: {row['reason']}" for row in found if not row["enough_data"]]
     notes = *unseen(ladders, {row["queue"] for row in found}), *dict.fromkeys(few)
     return Description(("queue", "ladder", "episodes", *FIGURES), rows, notes)
-
-
-def _delays(ladder_ms: Iterable[int]) -> str:
-    return ",".join(map(format_ms, ladder_ms))
 
 
 def _output(spark: SparkSession, url: str) -> tuple[Storage, Manifest]:
@@ -113,14 +104,14 @@ def _output(spark: SparkSession, url: str) -> tuple[Storage, Manifest]:
     return storage, shown_tables(storage)
 
 
-def _run(storage: Storage, run: str) -> list[str]:
+def _run(storage: Storage, run: str) -> str:
     if not run:
-        return ["no run has been published in this output"]
+        return "no run has been published in this output"
     where = f"{storage.url}/{report_of(run)}"
     try:
         found = parse_report(storage.read(where) or "", where)
-        return [f"the last run began {found['started_at']} and computed {found['first_day']} to {found['last_day']}"]
+        return f"the last run began {found['started_at']} and computed {found['first_day']} to {found['last_day']}"
     except OutputError as error:
-        return [str(error)]
+        return str(error)
     except KeyError as error:
-        return [f"{where}: the report of the run has no {error}"]
+        return f"{where}: the report of the run has no {error}"

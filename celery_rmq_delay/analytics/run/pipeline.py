@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import date, datetime, timezone
 from urllib.parse import unquote
+from uuid import uuid4
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from ...exceptions import AnalyticsError
-from ...history.output import Manifest
 from ..days import Days
 from ..session import no_jobs_left, prepare
 from ..storage.addresses import address_of
 from ..storage.compaction import compact
-from ..storage.footers import went_away
-from ..storage.locking import Lock, locked
-from ..storage.publishing import remove_unused, shown_tables
-from ..storage.readers import Read, list_days, read_events
-from ..storage.writers import Replacement
+from ..storage.locking import locked
+from ..storage.readers import Read, list_days, read_events, went_away
+from ..storage.writers import Replacement, remove_unused, shown_tables
 from .computing import Writing, advised, write_attempts, write_estimates, write_tables
-from .planning import Plan, Run, planned
-from .report import Report
+from .planning import Plan, Report, Run, planned
 
 #: Rows of one partition of the shuffle: a worker can sort this many in little memory.
 ROWS_OF_PARTITION = 400_000
@@ -49,42 +46,35 @@ Log = Callable[[str], None]
 
 
 def run(spark: SparkSession, what: Run, log: Log = lambda line: None) -> Report:
-    """Compute the tables for the days, and publish them: all readers see all new days, or none.
-
-    Raises `AnalyticsError`. The output is then unchanged.
-    """
+    """Compute and publish the tables for the days. Raises `AnalyticsError`; the output is then unchanged."""
     prepare(spark)
-    report = Report.of(address_of(what.input).url, address_of(what.output).url, what.now)
+    name = f"{what.now:%Y%m%dT%H%M%SZ}-{uuid4().hex[:8]}"
+    report = Report(name, address_of(what.input).url, address_of(what.output).url, what.now)
     present = list_days(spark, what.input)
     with locked(spark, what.output, report.run) as lock:
         storage = lock.storage
         shown = shown_tables(storage)
-        report.notes += remove_unused(storage, what.keep_runs, _time(lock), lock.held)
+        report.notes += remove_unused(storage, what.keep_runs, lock.now(), lock.held)
         plan = planned(present, what)
         if plan is None:
             report.notes.append("The history has no files of these days: nothing was computed.")
             return report
         report.first_day, report.last_day = str(plan.days.first), str(plan.days.last)
-        report.notes += _emptied(plan.days, present, shown)
+        if gone := [str(day) for day in shown.folders("attempts", plan.days) if day not in present]:
+            report.notes.append(f"The history has no files of {', '.join(gone)}: these days are now empty.")
         replacement = Replacement(spark, what.output, report.run, shown)
         with _undone_after_an_error(replacement), no_jobs_left(spark):
             read = _compute(spark, what, plan, replacement, report, log)
             with report.stage("publish", log):
-                replacement.publish(report.json(), _time(lock), lock.held)
+                replacement.publish(_text(report), lock.now(), lock.held)
         if what.compact:
             _compact(spark, what, read, report, log)
-        replacement.write_report(report.json())
+        replacement.write_report(_text(report))
     return report
 
 
-def _emptied(days: Days, present: Collection[date], shown: Manifest) -> list[str]:
-    """Return a note that names the days whose rows are removed, as the history has no files of them any more."""
-    gone = [str(day) for day in shown.folders("attempts", days) if day not in present]
-    return [f"The history has no files of {', '.join(gone)}: these days are now empty."] if gone else []
-
-
-def _time(lock: Lock) -> datetime:
-    return datetime.fromtimestamp(lock.now_ms() / 1000, timezone.utc)
+def _text(report: Report) -> str:
+    return json.dumps(report.to_json(), indent=2)
 
 
 @contextmanager
@@ -116,7 +106,7 @@ def _compute(spark: SparkSession, what: Run, plan: Plan, replacement: Replacemen
         known = write_tables(writing, read, attempt_rows, counts, what.now)
         if what.estimate is not None:
             write_estimates(writing, advised(writing, attempt_rows, known), what.estimate, what.ladders)
-    report.bytes_written, report.tables = replacement.size(), replacement.days_with_rows()
+    report.tables, report.bytes_written = replacement.sizes()
     return read
 
 
@@ -159,21 +149,17 @@ def _compact(spark: SparkSession, what: Run, read: Read, report: Report, log: Lo
     """Merge small files of the history. An error here is reported and does not affect the computed tables."""
     try:
         with report.stage("compact", log), locked(spark, what.input, report.run):
-            done = compact(spark, what.input, read, what.now.date())
-        report.compacted = {"files": done.before, "into": done.after} if done.before else {}
+            files, into = compact(spark, what.input, read, what.now.date())
+        report.compacted = {"files": files, "into": into} if files else {}
     except (AnalyticsError, *_EXPLAINED) as error:
         report.notes.append(f"small files were not merged: {explained(error)}")
 
 
 @contextmanager
 def _shuffling(spark: SparkSession, partitions: int) -> Iterator[None]:
-    """Set the number of partitions of every shuffle.
-
-    With few of them Spark does not plan again after each stage: it has nothing to gain there.
-    """
-    is_small = partitions <= _FEW_PARTITIONS * spark.sparkContext.defaultParallelism
+    """Set the number of partitions of every shuffle; with few of them Spark has nothing to gain by planning again."""
     settings = {"spark.sql.shuffle.partitions": str(partitions)}
-    if is_small:
+    if partitions <= _FEW_PARTITIONS * spark.sparkContext.defaultParallelism:
         settings["spark.sql.adaptive.enabled"] = "false"
     before = {name: spark.conf.get(name) for name in settings}
     try:

@@ -1,11 +1,15 @@
-"""Plan a run: its options, and the days that it computes, reads and advises on. No I/O."""
+"""Plan a run, and report it: its options, the days that it computes, reads and advises on, its figures. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from datetime import date, datetime, timedelta, timezone
+from typing import Any
 
+from ...tables import table
 from ..days import ADVICE_DAYS, Days
 from ..estimate.options import Options as Estimate
 from ..tables.bursts import DAYS_AFTER, DAYS_BEFORE
@@ -45,10 +49,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """The days that a run computes, those that it reads, and those whose episodes curves and advice use.
-
-    ``waiting``: a task that is still waiting failed in these days; if it failed earlier, its end was lost.
-    """
+    """The days that a run computes, reads, advises on; a task ``waiting`` since before these has lost its end."""
 
     days: Days
     read: Days
@@ -115,3 +116,64 @@ def planned(present: Sequence[date], what: Run) -> Plan | None:
 def waiting_in(days: Days, lookback: timedelta = LOOKBACK) -> Days:
     """Return the last of ``days``: if a task failed before them and is still waiting, its end was lost."""
     return Days(max(days.first, Days(days.last, days.last).since(lookback).first), days.last)
+
+
+@dataclass
+class Report:
+    """The figures of a run; seconds by stage, files left out by reason, sizes in bytes, seconds by wrong clock."""
+
+    run: str
+    input: str
+    output: str
+    started_at: datetime
+    first_day: str | None = None
+    last_day: str | None = None
+    read_from: str | None = None
+    advice_from: str | None = None
+    files: int = 0
+    bytes_read: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    rows_in: int = 0
+    quarantined: dict[str, int] = field(default_factory=dict)
+    duplicates: int = 0
+    events: int = 0
+    clocks: dict[str, float] = field(default_factory=dict)
+    tables: dict[str, int] = field(default_factory=dict)
+    bytes_written: int = 0
+    compacted: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def stage(self, name: str, log: Callable[[str], None]) -> Iterator[None]:
+        """Time a stage, and log that it begins and how long it took."""
+        began = time.monotonic()
+        log(f"{name} ...")
+        yield
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - began, 2)
+        log(f"{name}: {self.seconds[name]:.1f} s")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {**asdict(self), "started_at": self.started_at.isoformat()}
+
+    def text(self) -> str:
+        """Return the report as a table for a terminal."""
+        facts: list[tuple[str, object]] = [
+            ("days", "none" if self.first_day is None else f"{self.first_day} to {self.last_day}"),
+            ("read from", self.read_from),
+            ("advice from", self.advice_from),
+            ("files", self.files),
+            ("bytes read", self.bytes_read),
+            *[(f"files left out: {reason}", count) for reason, count in sorted(self.left_out.items())],
+            ("rows in", self.rows_in),
+            *[(f"quarantined: {reason}", count) for reason, count in sorted(self.quarantined.items())],
+            ("duplicates", self.duplicates),
+            ("events", self.events),
+            *[(f"clock of {worker}", f"{seconds:+.1f} s") for worker, seconds in self.clocks.items()],
+            *[(f"days of {name}", count) for name, count in self.tables.items()],
+            ("bytes written", self.bytes_written),
+            *[(f"compacted: {name}", count) for name, count in self.compacted.items()],
+            *[(f"seconds: {name}", f"{seconds:.1f}") for name, seconds in self.seconds.items()],
+        ]
+        return "\n".join([table(("run", self.run), facts, right={self.run}), *[f"note: {note}" for note in self.notes]])

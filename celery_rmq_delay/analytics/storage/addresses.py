@@ -64,10 +64,7 @@ def _plain(address: Address, path: str) -> Address:
 
 
 def connector_hint(url: str, error: str, spark: str) -> str | None:
-    """Return a hint naming the missing package, if Hadoop's ``error`` about ``url`` is about that; otherwise None.
-
-    ``spark``: Spark's version.
-    """
+    """Return a hint naming the missing package for Spark's version, if Hadoop's ``error`` is about that; else None."""
     if "ClassNotFoundException" not in error and "No FileSystem for scheme" not in error:
         return None
     scheme = url.partition("://")[0]
@@ -118,20 +115,15 @@ def _hdfs(url: str, parts: SplitResult) -> Address:
     return Address(f"{parts.scheme}://{parts.netloc}{_path(parts)}")
 
 
-def _file(url: str, parts: SplitResult) -> Address:
-    return Address(f"file://{_path(parts) or '/'}")
-
-
 def _as_it_is(url: str, parts: SplitResult) -> Address:
     if parts.query or parts.password:
-        what = "a query" if parts.query else "a password"
-        raise _refused(url, what, "Set it with --conf spark.hadoop.fs.…")
+        raise _refused(url, "a query" if parts.query else "a password", "Set it with --conf spark.hadoop.fs.…")
     return Address(url.rstrip("/"))
 
 
 _PARSERS: Mapping[str, Callable[[str, SplitResult], Address]] = {
     "s3": _s3, "s3a": _s3, "s3n": _s3, "gs": _gs, "gcs": _gs, "abfs": _abfs, "abfss": _abfs, "hdfs": _hdfs,
-    "viewfs": _hdfs, "file": _file,
+    "viewfs": _hdfs, "file": lambda url, parts: Address(f"file://{_path(parts) or '/'}"),
 }  # fmt: skip
 
 

@@ -7,9 +7,7 @@ rows exist twice, which cleaning detects. Only files that the run has read are m
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -22,10 +20,8 @@ from pyspark.sql import SparkSession
 from ...exceptions import AnalyticsError
 from ...history.columns import day_folder
 from ..session import no_jobs_left
-from .files import Storage, local_path, shared_folder
-from .footers import Footer, Listed, list_files, read_footers
-from .local import open_storage, system_errors
-from .readers import Read
+from .files import Storage, local_path, open_storage, shared_folder, system_errors
+from .readers import Footer, Listed, Read, list_files, read_footers
 
 #: Files of at least this many bytes are not merged; merged files have about `MERGED_BYTES`.
 SMALL_BYTES = 32 * 2**20
@@ -39,38 +35,27 @@ _ROW_GROUP_BYTES = 64 * 2**20
 _UNFINISHED = "_compact-"
 
 
-@dataclass(frozen=True)
-class Compacted:
-    """The numbers of files before and after merging."""
-
-    before: int = 0
-    after: int = 0
-
-    def __add__(self, other: Compacted) -> Compacted:
-        return Compacted(self.before + other.before, self.after + other.after)
-
-
-def compact(spark: SparkSession, url: str, read: Read, today: date) -> Compacted:
-    """Merge the small files of the days before ``today`` (UTC). Raises `AnalyticsError` if that fails."""
-    storage = open_storage(spark, url)
+def compact(spark: SparkSession, url: str, read: Read, today: date) -> tuple[int, int]:
+    """Merge the small files of days before ``today`` (UTC); return how many, and into how many."""
+    storage, groups = open_storage(spark, url), _mergeable(read.files, today)
     for day in (day for day in read.days if day < today):
         _remove_unfinished(storage, f"{storage.url}/{day_folder(day)}")
     # Merging a day's files is the work of one core: as many days at a time as there are cores.
     with ThreadPoolExecutor(spark.sparkContext.defaultParallelism) as pool:
-        return sum(pool.map(partial(_merge, spark, storage), mergeable(read.files, today)), Compacted())
+        return sum(map(len, groups)), sum(pool.map(partial(_merge, spark, storage), groups))
 
 
-def mergeable(files: tuple[Footer, ...], today: date) -> Iterator[list[Footer]]:
-    """Yield the lists of files to merge: small, of one day, and with identical columns."""
+def _mergeable(files: tuple[Footer, ...], today: date) -> list[list[Footer]]:
+    """Return the lists of files to merge: small, of one day, and with identical columns."""
     alike: dict[tuple[date, str], list[Footer]] = defaultdict(list)
     for each in files:
         # Times in nanoseconds would be written as plain numbers.
         if each.file.day < today and each.file.size < SMALL_BYTES and not each.nanoseconds:
             alike[each.file.day, each.columns].append(each)
-    return (found for found in alike.values() if len(found) >= LEAST_FILES)
+    return [found for found in alike.values() if len(found) >= LEAST_FILES]
 
 
-def _merge(spark: SparkSession, storage: Storage, files: list[Footer]) -> Compacted:
+def _merge(spark: SparkSession, storage: Storage, files: list[Footer]) -> int:
     folder = f"{storage.url}/{day_folder(files[0].file.day)}"
     unfinished = f"{_UNFINISHED}{uuid4().hex}"
     try:
@@ -84,7 +69,7 @@ def _merge(spark: SparkSession, storage: Storage, files: list[Footer]) -> Compac
             storage.delete(small.file.path)
     finally:
         storage.delete(f"{folder}/{unfinished}")
-    return Compacted(len(files), len(written))
+    return len(written)
 
 
 def _write_merged(spark: SparkSession, storage: Storage, files: list[Footer], name: str) -> list[Listed]:
@@ -107,10 +92,7 @@ def _write_merged(spark: SparkSession, storage: Storage, files: list[Footer], na
 
 
 def _merged_here(files: list[Footer], folder: Path) -> bool:
-    """Merge files on a local disk with PyArrow, which opens a small one in a tenth of Spark's time.
-
-    Returns False where it cannot read or write them as they are, and Spark has to.
-    """
+    """Merge files with PyArrow, which opens one in a tenth of Spark's time; False: it cannot read or write them."""
     waiting = deque(files)
     with system_errors(str(folder)):
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Write rows into one Parquet file per day with PyArrow, for output on the disk of the machine that runs Spark.
+"""Write rows into one Parquet file per day with PyArrow, and the counts that their function makes beside them.
 
 Spark's writer converts one value at a time, which took longer than computing the attempts. PyArrow gets whole columns.
 """
@@ -6,10 +6,12 @@ Spark's writer converts one value at a time, which took longer than computing th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,13 +19,79 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute, parquet
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from ...history.columns import day_folder
 from ..days import Days
 from ..schema import DAY
-from .made import Batches, Count, Made, with_columns
+
+Batches = Iterator[pa.RecordBatch]
+
+#: Receives counts: a table with some of their columns.
+Count = Callable[[pa.Table], None]
+
+_ROW, _COUNT = "row", "count"
+
+
+@dataclass(frozen=True)
+class Made:
+    """Rows (``schema``) and counts (``counts``) that ``make`` makes of the batches of each partition of a ``frame``.
+
+    It yields the rows, and calls its second argument with the counts. On one machine both are written where they are
+    made: moving them to Java and back takes as long as making them.
+    """
+
+    frame: DataFrame
+    make: Callable[[Batches, Count], Batches]
+    schema: StructType
+    counts: StructType
+
+    @cached_property
+    def both(self) -> DataFrame:
+        """Rows and counts, made once if it is persisted: a ``row`` or a ``count``, the other one is null."""
+        fields = StructType([StructField(_ROW, self.schema), StructField(_COUNT, self.counts)])
+        return self.frame.mapInArrow(_both(self.make, fields), fields)
+
+    def to_frame(self) -> DataFrame:
+        """Return the rows."""
+        return self.both.where(F.col(_ROW).isNotNull()).select(f"{_ROW}.*")
+
+    def to_counts(self) -> DataFrame:
+        """Return the counts."""
+        return self.both.where(F.col(_COUNT).isNotNull()).select(f"{_COUNT}.*")
+
+
+def with_columns(found: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the columns of a schema; those that the table lacks are null."""
+    nulls = {field.name: pa.nulls(len(found), field.type) for field in schema}
+    columns = {**nulls, **{name: found[name].cast(schema.field(name).type) for name in found.column_names}}
+    return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def _both(make: Callable[[Batches, Count], Batches], fields: StructType) -> Callable[[Batches], Batches]:
+    """Return the function for Spark, which takes rows of one kind only."""
+
+    def made(batches: Batches) -> Batches:
+        schema = to_arrow_schema(fields, timezone="UTC")
+        counted: list[pa.Table] = []
+
+        def only(name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+            values = pa.StructArray.from_arrays(batch.columns, fields=list(schema.field(name).type))
+            others = {field.name: pa.nulls(len(batch), field.type) for field in schema}
+            return pa.record_batch(list({**others, name: values}.values()), schema=schema)
+
+        # Counts follow the last rows, too.
+        for batch in chain(make(batches, counted.append), [None]):
+            if batch is not None:
+                yield only(_ROW, batch)
+            while counted:
+                each = with_columns(counted.pop(), pa.schema(list(schema.field(_COUNT).type)))
+                yield from (only(_COUNT, batch) for batch in each.to_batches())
+
+    return made
+
 
 #: Bytes of rows that a task keeps before it writes them: a row group for each day.
 _MOST_BYTES = 192 * 2**20
@@ -101,10 +169,7 @@ def _writer(folder: _Folder, make: _Make) -> Callable[[Batches], Batches]:
 
 
 class _DayFiles:
-    """The files of one task, by day. Rows are collected until there are enough for a row group of each day.
-
-    A history of more days than files may be open has several files per day.
-    """
+    """The files of one task: several a day if there are more days than files may be open. Rows wait for a row group."""
 
     def __init__(self, folder: _Folder) -> None:
         self._folder = folder

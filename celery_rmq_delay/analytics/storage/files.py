@@ -1,12 +1,18 @@
 """Access folders and files in any storage of Spark: Hadoop's ``FileSystem``, called through the session's JVM.
 
-Spark's reads and writes use the same way, so that one set of credentials and settings serves both.
+Spark's reads and writes use the same way, so that one set of credentials and settings serves both. On a local disk
+there are exact locks, files that are replaced at once, and no Java for small files.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
+import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,10 +54,9 @@ def parent_of(path: str) -> str:
 
 
 class Storage:
-    """The file system of a URL. Methods raise `AnalyticsError` with the path and the error of the file system.
+    """The file system of a URL (`open_storage`). Methods raise `AnalyticsError` with the path and its error.
 
     Keys and endpoints in the URL are set in the session, also for Spark's reads and writes; ``url`` is without them.
-    ``scheme``: that of the URL, as Hadoop understands it. Open one with `local.open_storage`.
     """
 
     def __init__(self, spark: SparkSession, url: str) -> None:
@@ -117,11 +122,7 @@ class Storage:
                 stream.close()
 
     def write(self, path: str, text: str, *, replace: bool = True) -> bool:
-        """Write a small file at once: no reader sees a part of it. Return False if it exists and ``replace`` is false.
-
-        Object stores show a file when it is complete. On other storage it is written beside, and renamed; a file that
-        must not exist yet is created, and then filled.
-        """
+        """Write a small file at once, so that no reader sees a part; False if it exists and ``replace`` is false."""
         if not replace or self.scheme in _OBJECT_STORES:
             return self._create(path, text, replace=replace)
         unfinished = f"{parent_of(path)}/_{path.rpartition('/')[2]}.{uuid4().hex}"
@@ -164,10 +165,7 @@ def local_path(url: str) -> str | None:
 
 
 def shared_folder(spark: SparkSession, url: str) -> Path | None:
-    """Return the path of a folder that this process and Spark's workers open themselves, without Hadoop.
-
-    That is one on a local disk, with Spark on this machine only; None for any other.
-    """
+    """Return the path of a folder on a local disk if Spark runs on this machine only: its workers open it directly."""
     path = local_path(url) if is_local(spark) else None
     return None if path is None else Path(path)
 
@@ -217,3 +215,132 @@ def _entry(status: Any) -> Entry:
     return Entry(
         path.toString(), path.getName(), status.getLen(), bool(status.isDirectory()), status.getModificationTime()
     )
+
+
+#: Seconds to wait for a process that takes, renews or removes the lock of a run, or publishes.
+_MOMENTS = 20.0
+
+
+def open_storage(spark: SparkSession, url: str) -> Storage:
+    """Return the storage of a URL or a path. Raises `AnalyticsError` if Hadoop has no file system for it."""
+    storage = Storage(spark, url)
+    return LocalStorage(spark, url) if storage.scheme == "file" else storage
+
+
+class LocalStorage(Storage):
+    """A local disk. Small files and locks work even when Java has ended."""
+
+    def find(self, path: str) -> Entry | None:
+        """Return the file or folder of this name, or None."""
+        if (found := _if_there(path, Path.stat)) is None:
+            return None
+        is_folder = stat.S_ISDIR(found.st_mode)
+        return Entry(path, path.rpartition("/")[2], found.st_size, is_folder, found.st_mtime_ns // 1_000_000)
+
+    def make_folder(self, path: str) -> None:
+        """Create a folder and its parents."""
+        with system_errors(path):
+            _local(path).mkdir(parents=True, exist_ok=True)
+
+    def delete(self, path: str) -> None:
+        """Remove a file, or a folder with its contents; does nothing if it does not exist."""
+        _if_there(path, lambda file: (shutil.rmtree if file.is_dir() and not file.is_symlink() else os.unlink)(file))
+
+    def read(self, path: str) -> str | None:
+        """Return the text of a small file, or None if there is none."""
+        return _if_there(path, lambda file: file.read_text(errors="replace"))
+
+    def write(self, path: str, text: str, *, replace: bool = True) -> bool:
+        """Write a small file by renaming a complete one; a file that must not exist yet is created, and then filled."""
+        local = _local(path)
+        with system_errors(path):
+            local.parent.mkdir(parents=True, exist_ok=True)
+            if replace:
+                _replace(local, text)
+                return True
+            return _create(local, text)
+
+    def flush(self, paths: Iterable[str]) -> None:
+        """Make files and folders survive a power failure."""
+        for path in paths:
+            with system_errors(path):
+                _flush(_local(path))
+
+    @contextmanager
+    def alone(self, folder: str) -> Iterator[bool]:
+        """Let only one process into the block, by a lock of the folder, which ends with the process."""
+        with system_errors(folder):
+            opened = os.open(_local(folder), os.O_RDONLY)
+        try:
+            yield _is_locked(opened, folder)
+        finally:
+            os.close(opened)
+
+
+def _local(path: str) -> Path:
+    return Path(local_path(path) or path)
+
+
+def _if_there(path: str, call: Callable[[Path], _Result]) -> _Result | None:
+    with system_errors(path), suppress(FileNotFoundError):
+        return call(_local(path))
+    return None
+
+
+def _create(path: Path, text: str) -> bool:
+    """Write a file; return False if it exists. After an error there is none."""
+    try:
+        file = path.open("x")
+    except FileExistsError:
+        return False
+    try:
+        with file:
+            file.write(text)
+    except BaseException:
+        path.unlink()
+        raise
+    return True
+
+
+def _replace(path: Path, text: str) -> None:
+    unfinished = path.with_name(f"_{path.name}.{uuid4().hex}")
+    try:
+        unfinished.write_text(text)
+        _flush(unfinished)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    _flush(path.parent)
+
+
+def _flush(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _is_locked(opened: int, folder: str) -> bool:
+    """Lock an open folder until it is closed; False: its file system has no locks. Raises if another one keeps it."""
+    deadline = time.monotonic() + _MOMENTS
+    try:
+        while time.monotonic() < deadline:
+            with suppress(BlockingIOError):
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            time.sleep(0.02)
+    except OSError:
+        return False
+    raise AnalyticsError(
+        f"{folder}: another run has locked this folder for {_MOMENTS:.0f} s and may be suspended. End it, or wait."
+    )
+
+
+@contextmanager
+def system_errors(path: str) -> Iterator[None]:
+    """Convert errors of a local disk into an `AnalyticsError` that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise AnalyticsError(f"{path}: {error.strerror or error}") from error

@@ -15,14 +15,14 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
 from ...exceptions import AnalyticsError, RunLostError
-from .files import Storage
-from .local import open_storage
+from .files import Storage, open_storage
 
 LOCK = "_lock.json"
 #: Seconds between two heartbeats, and seconds after the last one when the writer is considered dead.
@@ -56,34 +56,28 @@ class Lock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Write a heartbeat; on a local disk no other run can take over the lock during the block.
-
-        Raises `RunLostError` if this run no longer holds the lock, or it cannot be read.
-        """
+        """Write a heartbeat, and keep the lock during the block (local disk). Raises `RunLostError` if it is lost."""
         with self._alone():
-            self._check()
+            found = _find(self.storage, self.path)
+            if found is None or found.holder.get("run") != self.run:
+                raise RunLostError(
+                    f"{self.path}: {_lost(found)}. That happens if a run writes no heartbeat for {DEAD_AFTER:.0f} s,"
+                    " for example because the machine was suspended, or if the lock is removed. The output is"
+                    " unchanged: run again."
+                )
+            self.storage.write(self.path, _text(self.run))
             yield
 
-    def now_ms(self) -> int:
-        """Return the time by the storage's clock, in ms since the epoch."""
+    def now(self) -> datetime:
+        """Return the time by the storage's clock."""
         probe = f"{self.path}.{self.run}"
         self.storage.write(probe, "")
         entry = self.storage.find(probe)
         self.storage.delete(probe)
-        return entry.modified_ms if entry is not None else round(time.time() * 1000)
+        return datetime.fromtimestamp(time.time() if entry is None else entry.modified_ms / 1000, timezone.utc)
 
     def _alone(self) -> AbstractContextManager[bool]:
         return self.storage.alone(self.storage.url)
-
-    def _check(self) -> None:
-        found = _find(self.storage, self.path)
-        if found is None or found.holder.get("run") != self.run:
-            raise RunLostError(
-                f"{self.path}: {_lost(found)}. That happens if a run writes no heartbeat for {DEAD_AFTER:.0f} s, for"
-                " example because the machine was suspended, or if the lock is removed. The output is unchanged: run"
-                " again."
-            )
-        self.storage.write(self.path, _text(self.run))
 
     def _live(self, beat: float, ended: threading.Event) -> None:
         """Write heartbeats. Errors are ignored, as the storage may recover; the last `check` decides."""
@@ -143,7 +137,7 @@ def _try(lock: Lock) -> bool:
         return True
     found = _find(storage, path)
     if found is not None:
-        age = (lock.now_ms() - found.modified_ms) / 1000
+        age = lock.now().timestamp() - found.modified_ms / 1000
         if age < DEAD_AFTER and not _has_ended(found.holder):
             raise AnalyticsError(
                 f"{path}: the run {found.holder.get('run', '?')} (process {found.holder.get('pid', '?')}) writes there;"
@@ -172,31 +166,24 @@ def _find(storage: Storage, path: str) -> _Found | None:
         entry = storage.find(path)
         if entry is None:
             return None
-        found = _Found(_read_holder(storage, path), entry.modified_ms)
+        holder = None
+        with suppress(AnalyticsError, ValueError):
+            holder = json.loads(storage.read(path) or "")
+        found = _Found(holder if isinstance(holder, dict) else {}, entry.modified_ms)
         if found.holder:
             break
         time.sleep(_BETWEEN_READS)
     return found
 
 
-def _read_holder(storage: Storage, path: str) -> dict[str, Any]:
-    try:
-        found = json.loads(storage.read(path) or "")
-    except (AnalyticsError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _has_ended(holder: dict[str, Any]) -> bool:
     """Return whether the process ran on this machine and has ended."""
-    if holder.get("machine") != _machine() or not isinstance(holder.get("pid"), int):
-        return False
-    try:
-        os.kill(holder["pid"], 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):
-        return False
+    if holder.get("machine") == _machine() and isinstance(holder.get("pid"), int):
+        with suppress(PermissionError, OverflowError):
+            try:
+                os.kill(holder["pid"], 0)
+            except ProcessLookupError:
+                return True
     return False
 
 

@@ -1,18 +1,38 @@
-"""Read the history's files as one DataFrame; files that cannot be read are reported and left out."""
+"""Read the history's files as one DataFrame. Broken ones are found by their footers, reported and left out."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import reduce
+from typing import Any, NamedTuple
 
+from py4j.protocol import Py4JJavaError
+from pyarrow import ArrowException, parquet
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    LongType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from ...exceptions import AnalyticsError
 from ...history.columns import COLUMNS, day_folder
@@ -20,20 +40,154 @@ from ..days import Days, day_of
 from ..schema import DAY, EVENTS, QUARANTINE
 from ..session import prepare
 from .addresses import PATTERN
-from .conversions import converted
-from .footers import Footer, Listed, list_files, read_footers, went_away
-from .local import open_storage
+from .files import Storage, hadoop_configuration, is_a, java_message, local_path, open_storage
+
+_THREADS = 8
+#: Columns whose times are in nanoseconds, in the words of PyArrow and of Parquet's Java library.
+_NANOS = re.compile(r" (\w+) \(Timestamp\([^)]*timeUnit=nanoseconds")
+_JAVA_NANOS = re.compile(r" (\w+) \(TIMESTAMP\(NANOS")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file of the history or of a table, as listed in the folder of its day."""
+
+    path: str
+    day: date
+    size: int
+
+
+@dataclass(frozen=True)
+class Footer:
+    """A footer: columns as Parquet names them, those with times in nanoseconds, rows; ``error``: why there is none."""
+
+    file: Listed
+    columns: str = ""
+    nanoseconds: frozenset[str] = frozenset()
+    rows: int = 0
+    error: str | None = None
+
+
+def list_files(storage: Storage, folders: Mapping[date, str]) -> list[Listed]:
+    """Return the files in the folders (relative to the storage's URL) of days, without hidden ones, in order."""
+    return [
+        Listed(entry.path, day, entry.size)
+        for day, folder in folders.items()
+        for entry in storage.files(f"{storage.url}/{folder}")
+    ]
+
+
+def read_footers(spark: SparkSession, files: Iterable[Listed]) -> Iterator[Footer]:
+    """Yield the footer of every file, in order: PyArrow reads those on a local disk if it can, else Hadoop."""
+    through_hadoop = _hadoop_reader(spark)
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="footers") as threads:
+        yield from threads.map(lambda file: _read_local(file) or through_hadoop(file), files)
+
+
+def _read_local(file: Listed) -> Footer | None:
+    """Return the footer of a file on a local disk; None if PyArrow cannot read it, or it is elsewhere."""
+    path = local_path(file.path)
+    if path is None:
+        return None
+    try:
+        found = parquet.read_metadata(path)
+        columns = str(found.schema).partition("\n")[2]  # the first line has an address in memory
+    except (ArrowException, OSError, ValueError):
+        return None
+    return Footer(file, columns, frozenset(_NANOS.findall(columns)), found.num_rows)
+
+
+def _hadoop_reader(spark: SparkSession) -> Callable[[Listed], Footer]:
+    jvm: Any = spark._jvm
+    conf = hadoop_configuration(spark)
+    reader = jvm.org.apache.parquet.hadoop.ParquetFileReader
+    source = jvm.org.apache.parquet.hadoop.util.HadoopInputFile
+    path = jvm.org.apache.hadoop.fs.Path
+
+    def read(file: Listed) -> Footer:
+        try:
+            opened = reader.open(source.fromPath(path(file.path), conf))
+            try:
+                columns = opened.getFileMetaData().getSchema().toString()
+                return Footer(file, columns, frozenset(_JAVA_NANOS.findall(columns)), opened.getRecordCount())
+            finally:
+                opened.close()
+        except Py4JJavaError as error:
+            if is_a(error, "FileNotFoundException"):
+                raise went_away(java_message(error)) from error
+            return Footer(file, error=java_message(error))
+
+    return read
+
+
+def went_away(what: str) -> AnalyticsError:
+    """Return the error for files that disappeared after they were listed: another run has merged them."""
+    return AnalyticsError(
+        f"A file disappeared while it was read: another run may be compacting this history. Run again. ({what[:300]})"
+    )
+
+
+#: Numbers that may have a fraction; pandas also writes whole numbers so if some are missing.
+_FRACTIONS = (FloatType, DoubleType, DecimalType)
+_NANOS_IN_MICRO = 1000
+
+
+class Converted(NamedTuple):
+    """The value in the history's type, and whether it is wrong: present, but without an equivalent in that type."""
+
+    value: Column
+    is_wrong: Column | None = None
+
+
+def converted(name: str, found: DataType, wanted: DataType, *, nanoseconds: bool = False) -> Converted | None:
+    """Return a column as the type ``wanted``; None if no value can be. ``nanoseconds``: a time as their number."""
+    column = F.col(name)
+    if nanoseconds:
+        # Integer arithmetic only: a double, the result of "/", cannot represent today's nanoseconds.
+        micros = F.expr(f"(`{name}` - pmod(`{name}`, {_NANOS_IN_MICRO})) div {_NANOS_IN_MICRO}")
+        return Converted(F.timestamp_micros(micros)) if isinstance(wanted, TimestampType) else None
+    if isinstance(found, NullType):
+        return Converted(F.lit(None).cast(wanted))
+    if isinstance(wanted, ArrayType):
+        return _delays(column, found, wanted)
+    if found == wanted:
+        return Converted(column)
+    if isinstance(wanted, TimestampType):
+        possible = isinstance(found, (TimestampNTZType, DateType, StringType))
+    elif isinstance(wanted, StringType):
+        possible = isinstance(found, (StringType, IntegralType))
+    else:
+        possible = isinstance(found, (IntegralType, StringType, *_FRACTIONS))
+    return _cast(column, found, wanted) if possible else None
+
+
+def _cast(column: Column, found: DataType, wanted: DataType) -> Converted:
+    if isinstance(found, (FloatType, DoubleType)):
+        column = F.when(~F.isnan(column), column)
+    value = column.try_cast(wanted)
+    wrong = column.isNotNull() & value.isNull()
+    if isinstance(found, _FRACTIONS):
+        wrong = wrong | (column != F.floor(column))
+    return Converted(value, wrong)
+
+
+def _delays(column: Column, found: DataType, wanted: ArrayType) -> Converted | None:
+    if not isinstance(found, ArrayType):
+        return None
+    if isinstance(found.elementType, LongType):
+        return Converted(column, F.exists(column, lambda each: each.isNull()))
+    if not isinstance(found.elementType, (IntegralType, StringType, NullType)):
+        return None
+    value = F.transform(column, lambda each: each.try_cast(wanted.elementType))
+    return Converted(value, F.exists(value, lambda each: each.isNull()))
+
 
 #: Reasons for which a whole file is left out, besides ``missing:<column>``.
 UNREADABLE, WRONG_SCHEMA = "unreadable_file", "wrong_schema"
 
 #: Columns that `read_events` adds to the history's: the file of a row, and for a row with a value of the wrong type,
 #: why it is bad and the row as JSON.
-ORIGIN = (
-    StructField("file", StringType()),
-    StructField("problem", StringType()),
-    StructField("raw", StringType()),
-)
+ORIGIN = tuple(StructField(name, StringType()) for name in ("file", "problem", "raw"))
 
 #: Values of required columns that files of early versions lack.
 _WITHOUT = {"generation": 0}
@@ -120,7 +274,7 @@ def read_events(spark: SparkSession, url: str, days: Days | None = None, without
             left_out.append(Rejected(footer.file, UNREADABLE, footer.error))
         else:
             by_columns[footer.columns].append(footer)
-    read, frames = [], [_no_rows(spark)]
+    read, frames = [], []
     for footers in by_columns.values():
         found = _scan(spark, footers)
         if isinstance(found, DataFrame):
@@ -128,8 +282,10 @@ def read_events(spark: SparkSession, url: str, days: Days | None = None, without
             read += footers
         else:
             left_out += [replace(found, file=footer.file) for footer in footers]
-    events = reduce(DataFrame.unionByName, frames[1:] or frames)
-    return Read(events, _rejected(spark, left_out), tuple(read), tuple(left_out))
+    events = reduce(DataFrame.unionByName, frames or [spark.createDataFrame([], StructType([*EVENTS, *ORIGIN]))])
+    rejected = [(each.reason, each.file.path, json.dumps({"error": each.error}), each.file.day) for each in left_out]
+    bad = spark.createDataFrame(rejected, StructType([*QUARANTINE, DAY]))
+    return Read(events, bad, tuple(read), tuple(left_out))
 
 
 def _scan(spark: SparkSession, footers: list[Footer]) -> DataFrame | Rejected:
@@ -156,30 +312,11 @@ def _scan(spark: SparkSession, footers: list[Footer]) -> DataFrame | Rejected:
         values.append(way.value.alias(field.name))
         if way.is_wrong is not None:
             wrong.append(F.when(way.is_wrong, f"wrong_type:{field.name}"))
-    rows = spark.read.schema(_known(found)).parquet(*[each.file.path for each in footers])
-    return _with_origin(rows, values, wrong)
-
-
-def _known(found: StructType) -> StructType:
-    """Return the columns of files that are in the history's schema; others are not read."""
-    return StructType([field for field in found if field.name in EVENTS.names])
-
-
-def _with_origin(rows: DataFrame, values: list[Column], wrong: list[Column]) -> DataFrame:
-    problem = F.coalesce(*wrong) if wrong else F.lit(None).cast("string")
-    raw = F.when(problem.isNotNull(), F.to_json(F.struct(*rows.columns))) if wrong else F.lit(None).cast("string")
+    known = StructType([field for field in found if field.name in EVENTS.names])
+    rows = spark.read.schema(known).parquet(*[each.file.path for each in footers])
+    problem = raw = F.lit(None).cast("string")
+    if wrong:
+        problem = F.coalesce(*wrong)
+        raw = F.when(problem.isNotNull(), F.to_json(F.struct(*rows.columns)))
     origin = (F.col("_metadata.file_path"), problem, raw)
     return rows.select(*values, *[column.alias(field.name) for column, field in zip(origin, ORIGIN, strict=True)])
-
-
-def _no_rows(spark: SparkSession) -> DataFrame:
-    return spark.createDataFrame([], StructType([*EVENTS, *ORIGIN]))
-
-
-def _rejected(spark: SparkSession, left_out: Iterable[Rejected]) -> DataFrame:
-    return spark.createDataFrame(list(_rejected_rows(left_out)), StructType([*QUARANTINE, DAY]))
-
-
-def _rejected_rows(left_out: Iterable[Rejected]) -> Iterator[tuple[str, str, str, date]]:
-    for each in left_out:
-        yield each.reason, each.file.path, json.dumps({"error": each.error}), each.file.day

@@ -6,26 +6,131 @@ reader sees, which the next run removes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
-from datetime import datetime
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import ArrayType, DoubleType, StructType, TimestampType
 
-from ...exceptions import AnalyticsError
-from ...history.output import REPORT, RUNS, Manifest
+from ...exceptions import AnalyticsError, OutputError
+from ...history.output import CURRENT, REPORT, RUNS, Current, Manifest, folder_of, lost_manifest, manifest_of
 from ..days import Days, day_of
 from ..schema import DAY
-from .day_files import write_days, write_made
-from .files import Storage, parent_of, shared_folder
-from .local import open_storage
-from .made import Made
-from .publishing import Held, current_run, publish
+from .day_files import Made, write_days, write_made
+from .files import Storage, open_storage, parent_of, shared_folder
 from .readers import day_of_file
+
+#: `locking.Lock.held`.
+Held = Callable[[], AbstractContextManager[None]]
+
+#: The name of a run: other folders are not removed.
+_NAME = re.compile(r"\d{8}T\d{6}Z-\w{8}")
+#: Files that a process was writing when it was killed.
+_LEFTOVER = re.compile(r"_+(?:current|lock)\.json\..+")
+
+
+def current_run(storage: Storage) -> Current | None:
+    """Return the run that the output shows, or None. Raises `AnalyticsError` if that cannot be read."""
+    path = f"{storage.url}/{CURRENT}"
+    text = storage.read(path)
+    return None if text is None else Current.parse(text, path)
+
+
+def shown_tables(storage: Storage) -> Manifest:
+    """Return the tables that the output shows, none before the first run. Raises `AnalyticsError` if it is damaged."""
+    if (current := current_run(storage)) is not None:
+        return _manifest(storage, current.run)
+    complete = [run for run in _runs(storage) if storage.find(f"{storage.url}/{manifest_of(run)}")]
+    if complete:
+        text = Current(complete[-1]).text().replace("\n", "")
+        raise OutputError(
+            f"{storage.url}: has {len(complete)} runs, but {CURRENT}, which names the run to read, is missing. Restore"
+            f" it, or write it with the content {text} to read the last run."
+        )
+    if storage.find(f"{storage.url}/attempts"):
+        raise OutputError(
+            f"{storage.url}: has tables of an earlier version of celery-rmq-delay. Use another --output, or remove this"
+            " folder, and compute all days again."
+        )
+    return Manifest()
+
+
+def _runs(storage: Storage) -> list[str]:
+    return [folder.name for folder in storage.folders(f"{storage.url}/{RUNS}")]
+
+
+def remove_unused(storage: Storage, keep: timedelta, now: datetime, held: Held = nullcontext) -> list[str]:
+    """Remove runs that were not finished, and files that no run shows; return what was removed, in words.
+
+    The runs that were replaced within ``keep`` before ``now`` keep their files: programs may be reading them. ``held``
+    is entered for each change, and raises if this run no longer holds the output.
+    """
+    output = _Fenced(storage, held)
+    present, current = _runs(storage), current_run(storage)
+    for entry in storage.entries(storage.url):
+        if _LEFTOVER.fullmatch(entry.name):
+            output.delete(entry.name)
+    if current is None:
+        return output.delete_runs(filter(_NAME.fullmatch, present), "which was not finished")
+    kept = {run: replaced for run, replaced in current.earlier.items() if replaced + keep >= now and run in present}
+    expired = [run for run in current.earlier if run not in kept]
+    if expired:
+        # From now on no program may read them, even if the clock goes back.
+        gone = dict.fromkeys(expired, datetime.fromtimestamp(0, timezone.utc))
+        output.point(Current(current.run, kept | gone))
+    shown = [_manifest(storage, run) for run in (current.run, *kept)]
+    used = {folder for manifest in shown for folder in manifest.used()}
+    runs = {manifest.run for manifest in shown} | {run for run, _table, _day in used}
+    # A removal that was interrupted has removed some of their manifests.
+    earlier = [_manifest(storage, run) for run in expired if storage.find(f"{storage.url}/{manifest_of(run)}")]
+    unused = {folder for manifest in earlier for folder in manifest.used()} - used
+    for folder in sorted(unused):
+        if folder[0] in runs:
+            output.delete(folder_of(*folder))
+    replaced = {*expired, *(run for run, _table, _day in unused)} - runs
+    output.delete_runs(replaced.intersection(present), "which was replaced")
+    left = (run for run in present if _NAME.fullmatch(run) and run not in runs | replaced)
+    notes = output.delete_runs(left, "which was not finished")
+    if expired:
+        output.point(Current(current.run, kept))
+    return notes
+
+
+def _manifest(storage: Storage, run: str) -> Manifest:
+    path = f"{storage.url}/{manifest_of(run)}"
+    if (text := storage.read(path)) is None:
+        raise lost_manifest(path)
+    return Manifest.parse(text, path, run)
+
+
+@dataclass(frozen=True)
+class _Fenced:
+    """Changes of an output, each of which is refused if the run no longer holds it."""
+
+    storage: Storage
+    held: Held
+
+    def point(self, current: Current) -> None:
+        with self.held():
+            self.storage.write(f"{self.storage.url}/{CURRENT}", current.text())
+
+    def delete(self, path: str) -> None:
+        with self.held():
+            pass  # a large folder takes long, and other runs would wait to see who holds the lock
+        self.storage.delete(f"{self.storage.url}/{path}")
+
+    def delete_runs(self, runs: Iterable[str], why: str) -> list[str]:
+        notes = []
+        for run in sorted(runs):
+            self.delete(f"{RUNS}/{run}")
+            notes.append(f"removed the run {run}, {why}")
+        return notes
+
 
 #: The folder of temporary rows.
 _KEPT = "_temporary"
@@ -48,10 +153,7 @@ class Replacement:
         self._written: dict[str, _Files] = {}
 
     def write(self, rows: DataFrame, table: str, days: Days, *, files: int | None = None) -> DataFrame:
-        """Write the rows of these days, and return them as they were written.
-
-        ``files``: at most this many per day; None: Spark decides.
-        """
+        """Write the rows of these days into at most ``files`` per day (None: Spark decides); return them as written."""
         where = f"{self._folder}/{table}"
         rows = rows.where(in_days(days))
         if files:
@@ -80,7 +182,9 @@ class Replacement:
     def _as_written(self, table: str, days: Days, schema: StructType) -> DataFrame:
         """Note the written files of a table, and return its rows, with the day as the last column."""
         self._days[table], self._written[table] = days, self._found(table)
-        self._flush(table)
+        for folder, files in self._written[table].items():
+            path = f"{self._folder}/{table}/{folder}"
+            self._storage.flush([*(f"{path}/{name}" for name in files), path, parent_of(path)])
         columns = StructType([*(each for each in schema if each.name != DAY.name), DAY])
         return self._read([f"{self._folder}/{table}"] if self._written[table] else [], columns)
 
@@ -113,7 +217,15 @@ class Replacement:
                 table: (self._days[table], [day for folder in files if (day := day_of(folder))])
                 for table, files in self._written.items()
             }
-            publish(self._storage, self._shown, self._shown.replaced(self.run, days), now)
+            url = self._storage.url
+            self._storage.write(f"{url}/{manifest_of(self.run)}", self._shown.replaced(self.run, days).text())
+            before = current_run(self._storage)
+            if (before.run if before else "") != self._shown.run:
+                raise AnalyticsError(
+                    f"{url}: the run {before and before.run} was published while this one computed. Run again."
+                )
+            earlier = {} if before is None else {**before.earlier, before.run: now}
+            self._storage.write(f"{url}/{CURRENT}", Current(self.run, earlier).text())
 
     def _check_files(self) -> None:
         for table, files in self._written.items():
@@ -133,24 +245,16 @@ class Replacement:
         if current is None or current.run != self.run:
             self._storage.delete(self._folder)
 
-    def days_with_rows(self) -> dict[str, int]:
-        """Return the number of days with rows by table."""
-        return {table: len(files) for table, files in self._written.items()}
-
-    def size(self) -> int:
-        """Return the number of bytes written."""
-        return sum(sum(files.values()) for days in self._written.values() for files in days.values())
+    def sizes(self) -> tuple[dict[str, int], int]:
+        """Return the number of days with rows by table, and the number of bytes written."""
+        size = sum(sum(files.values()) for days in self._written.values() for files in days.values())
+        return {table: len(files) for table, files in self._written.items()}, size
 
     def _found(self, table: str) -> _Files:
         return {
             folder.name: {file.name: file.size for file in self._storage.files(folder.path)}
             for folder in self._storage.folders(f"{self._folder}/{table}")
         }
-
-    def _flush(self, table: str) -> None:
-        for folder, files in self._written[table].items():
-            path = f"{self._folder}/{table}/{folder}"
-            self._storage.flush([*(f"{path}/{name}" for name in files), path, parent_of(path)])
 
 
 def _repeating(schema: StructType) -> list[str]:

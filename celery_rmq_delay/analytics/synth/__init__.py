@@ -9,10 +9,20 @@ Needs NumPy and pyarrow, no Spark.
 
 from __future__ import annotations
 
-from .distributions import NAMED, Distribution, Exponential, Lognormal, Mixture
-from .spec import Dependency, Queue, Shop, Spec, Task, default_shop
-from .truth import NAME as TRUTH
-from .writing import write
+from .spec import (
+    NAMED,
+    Dependency,
+    Distribution,
+    Exponential,
+    Lognormal,
+    Mixture,
+    Queue,
+    Shop,
+    Spec,
+    Task,
+    default_shop,
+)
+from .writing import TRUTH, write
 
 __all__ = [
     "NAMED",

@@ -1,16 +1,99 @@
-"""Draw tasks that fail: when, for how long, and their attempts by the ladder of their queue. In numpy, no I/O."""
+"""Draw tasks that fail: seasons and outages of a history, and attempts by the ladder of their queue. No I/O."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from .distributions import Floats
-from .spec import LONGEST_RUNTIME, LONGEST_WAIT_S, WAIT_S, Spec
-from .world import World
+from .spec import LONGEST_RUNTIME, LONGEST_WAIT_S, WAIT_S, Dependency, Floats, Spec
+
+#: Load by the hour of the day and by the day of the week, from Monday.
+_HOURS = 1 + 0.7 * np.sin((np.arange(24) - 8) * np.pi / 12)
+_WEEKDAYS = np.array([1.1, 1.0, 1.0, 1.0, 1.2, 0.7, 0.6])
+_HOUR_S = 3_600
+
+
+@dataclass(frozen=True)
+class Season:
+    """The daily and weekly load over the seconds from ``edges[0]``; ``mass`` is the amount run up to each edge."""
+
+    edges: Floats
+    mass: Floats
+
+    def times(self, quantiles: Floats) -> Floats:
+        """Return the seconds at which these shares (0 to 1) of all tasks have run."""
+        return np.asarray(np.interp(quantiles * self.mass[-1], self.mass, self.edges))
+
+    def mass_at(self, seconds: Floats) -> Floats:
+        """Return the amount that has run up to ``seconds``."""
+        return np.interp(seconds, self.edges, self.mass)
+
+
+@dataclass(frozen=True)
+class Downtime:
+    """Outages in order and disjoint, in seconds; ``mass``: tasks affected by each; tasks arrive until ``horizon``."""
+
+    starts: Floats
+    ends: Floats
+    mass: Floats
+    horizon: float
+
+    def arrivals(self, random: np.random.Generator, quantiles: Floats) -> tuple[Floats, Floats]:
+        """Return when tasks meet an outage, at these shares of all such tasks, and how long it still lasts then."""
+        sums = np.cumsum(self.mass)
+        which = np.minimum(np.searchsorted(sums, quantiles * sums[-1], side="right"), len(sums) - 1)
+        until = np.minimum(self.ends, self.horizon)
+        at = self.starts[which] + random.random(len(which)) * (until - self.starts)[which]
+        return at, self.ends[which] - at
+
+
+@dataclass(frozen=True)
+class World:
+    """What all chunks of a history share; ``downtimes``: by dependency, none if failures are independent."""
+
+    season: Season
+    downtimes: tuple[Downtime, ...]
+
+
+@lru_cache(maxsize=4)
+def world_of(spec: Spec) -> World:
+    """Return the world of a history; the same for the same ``spec``."""
+    season = _season(spec)
+    if spec.outages == "independent":
+        return World(season, ())
+    seeded = ((each, [spec.seed, 1, index]) for index, each in enumerate(spec.shop.dependencies))
+    return World(
+        season, tuple(_downtime(each, spec.days, season, np.random.default_rng(seed)) for each, seed in seeded)
+    )
+
+
+def _season(spec: Spec) -> Season:
+    begin = spec.skew_s + 1.0
+    end = begin + spec.span_s
+    edges = np.unique(np.clip(np.arange(0, spec.days * 24 + 1) * float(_HOUR_S), begin, end))
+    hours = (edges[:-1] // _HOUR_S).astype(int)
+    loads = _HOURS[hours % 24] * _WEEKDAYS[(spec.start.weekday() + hours // 24) % 7]
+    return Season(edges, np.concatenate([[0.0], np.cumsum(loads * np.diff(edges))]))
+
+
+def _downtime(dependency: Dependency, days: int, season: Season, random: np.random.Generator) -> Downtime:
+    """Draw a dependency's outages. One that would begin before the previous one is over is dropped."""
+    count = max(1, int(random.poisson(dependency.outages_per_day * days)))
+    starts = np.sort(season.times(random.random(count)))
+    ends = starts + dependency.lasting.draw(random, count)
+    kept, over = [], -np.inf
+    for index in range(count):
+        if starts[index] > over:
+            kept.append(index)
+            over = ends[index]
+    starts, ends = starts[kept], ends[kept]
+    mass = season.mass_at(ends) - season.mass_at(starts)
+    return Downtime(starts, ends, mass, season.edges[-1])
+
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -25,19 +108,18 @@ _MOST, _FEWEST = 100_000, 64
 
 @dataclass(frozen=True)
 class Episodes:
-    """Tasks from their first failure on; arrays of one length, ``ends`` and ``runtimes`` with a column per attempt."""
+    """Tasks from their first failure on, in arrays of one length; ``ends`` and ``runtimes`` have a column per attempt.
+
+    ``origin``: seconds from the history's start to the end of the first failed attempt. ``lasts``: from then until the
+    cause of the failure is over; ``ends`` count from then, too. ``half``: which of the queue's ladders, 0 or 1.
+    """
 
     task: Ints
-    #: Seconds from the history's start to the end of the first failed attempt.
     origin: Floats
-    #: Seconds from then until the cause of the failure is over; infinite if it never is.
     lasts: Floats
-    #: 0 or 1: which of the queue's ladders.
     half: Ints
     outcome: Ints
-    #: Attempts made.
     attempts: Ints
-    #: Seconds from the origin to the end of each attempt, and seconds that each ran.
     ends: Floats
     runtimes: Floats
 
@@ -69,10 +151,7 @@ def ladder_table(spec: Spec) -> tuple[Floats, Ints]:
 def draw_episodes(
     spec: Spec, world: World, random: np.random.Generator, attempts: int, share: tuple[float, float]
 ) -> Episodes:
-    """Draw failure episodes with exactly this many attempts, between these shares (0 to 1) of all failing tasks.
-
-    If the last one would have too many attempts, it is replaced by tasks that give up at once.
-    """
+    """Draw failure episodes with exactly this many attempts, between these shares (0 to 1) of all failing tasks."""
     parts, missing = [], attempts
     while missing:
         drawn = _draw(spec, world, random, min(max(missing // 2, _FEWEST), _MOST), share)
@@ -80,14 +159,11 @@ def draw_episodes(
         parts.append(drawn[:fitting])
         missing -= int(drawn.attempts[:fitting].sum())
         if fitting < len(drawn):
-            parts.append(_giving_up(drawn[np.zeros(missing, dtype=np.int64) + fitting]))
+            again = drawn[np.full(missing, fitting)]
+            outcome, once = np.full_like(again.outcome, GAVE_UP), np.ones_like(again.attempts)
+            parts.append(replace(again, outcome=outcome, attempts=once))
             missing = 0
     return Episodes(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Episodes)))
-
-
-def _giving_up(episodes: Episodes) -> Episodes:
-    changed = {"outcome": np.full_like(episodes.outcome, GAVE_UP), "attempts": np.ones_like(episodes.attempts)}
-    return Episodes(**{each.name: changed.get(each.name, getattr(episodes, each.name)) for each in fields(Episodes)})
 
 
 def _draw(spec: Spec, world: World, random: np.random.Generator, count: int, share: tuple[float, float]) -> Episodes:

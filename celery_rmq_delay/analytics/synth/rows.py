@@ -1,23 +1,24 @@
-"""Convert failure episodes into events, as rows of the history files. Arrow tables, no I/O."""
+"""Convert failure episodes into events, as rows of the history files; and rows and files that no collector writes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from ...events import schema as events
 from ...events.fingerprint import fingerprint
 from ...history.schema import SCHEMA
 from . import failing
-from .failing import Episodes, Flags, Ints
+from .failing import Episodes, Flags, Ints, World
 from .spec import REPEATED_S, Spec
-from .world import World
 
 _KINDS = (events.PARKED, events.FORWARDED, events.RECOVERED, events.EXHAUSTED, events.DISCARDED)
 _PARKED, _FORWARDED, _RECOVERED, _EXHAUSTED, _DISCARDED = range(len(_KINDS))
@@ -48,11 +49,9 @@ def skews_us(spec: Spec) -> Ints:
     return (random.uniform(-spec.skew_s, spec.skew_s, spec.workers) * 1_000_000).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class _TaskEvents:
-    """Task events: an array element per event, ``kind`` by its place in `_KINDS`, times in microseconds."""
+class _TaskEvents(NamedTuple):
+    """An element per event, ``kind`` as in `_KINDS`, microseconds; ``attempt`` of a discard: the one not made."""
 
-    #: The failure episode and its attempt; for a discard the attempt that was not made.
     episode: Ints
     attempt: Ints
     kind: Ints
@@ -61,19 +60,12 @@ class _TaskEvents:
     first_failed: Ints
     runtime: Ints
 
-    @property
-    def is_parked(self) -> Flags:
-        return np.asarray(self.kind <= _FORWARDED)
-
-    @property
-    def is_failed(self) -> Flags:
-        return np.asarray(self.is_parked | (self.kind == _EXHAUSTED))
-
 
 def task_table(spec: Spec, episodes: Episodes, random: np.random.Generator) -> pa.Table:
     """Return the events of ``episodes``: one per attempt, and one per discard."""
     found = _task_events(spec, episodes, random)
     episode, kind, outcome, tasks = found.episode, found.kind, episodes.outcome[found.episode], spec.shop.tasks
+    is_unparked = kind > _FORWARDED
     task = episodes.task[episode]
     delays, tiers = (table[task, episodes.half[episode]] for table in failing.ladder_table(spec))
     at_tier = np.minimum(found.attempt, delays.shape[1] - 1)
@@ -99,13 +91,13 @@ def task_table(spec: Spec, episodes: Episodes, random: np.random.Generator) -> p
             "generation": np.zeros(len(episode), np.int32),
             "attempt": found.attempt.astype(np.int32),
             "max_retries": tiers.astype(np.int32),
-            "tier": pa.array((found.attempt + 1).astype(np.int32), mask=~found.is_parked),
-            "delay_ms": pa.array(delay_ms, mask=~found.is_parked),
-            "due_at": _moments(found.ended + delay_ms * 1000, ~found.is_parked),
+            "tier": pa.array((found.attempt + 1).astype(np.int32), mask=is_unparked),
+            "delay_ms": pa.array(delay_ms, mask=is_unparked),
+            "due_at": _moments(found.ended + delay_ms * 1000, is_unparked),
             "first_failed_at": _moments(found.first_failed),
             "started_at": _moments(found.ended - found.runtime, is_discard),
             "runtime_ms": pa.array(found.runtime // 1000, mask=is_discard),
-            **_failures(spec, episodes, episode, ~found.is_failed),
+            **_failures(spec, episodes, episode, is_unparked & (kind != _EXHAUSTED)),
             "reason": _chosen(_REASONS, reason, kind < _EXHAUSTED),
             "crashes": np.where(is_crash, _MAX_CRASHES, 0).astype(np.int32),
             "ladder_ms": _ladders(spec, task * 2 + episodes.half[episode]),
@@ -159,8 +151,13 @@ def duplicates_of(table: pa.Table, share: float, random: np.random.Generator) ->
 
 
 def _task_events(spec: Spec, episodes: Episodes, random: np.random.Generator) -> _TaskEvents:
-    episode, made, is_discard = _attempts(episodes)
-    attempt = made + is_discard
+    made = np.repeat(np.arange(len(episodes)), episodes.attempts)
+    first = np.repeat(np.cumsum(episodes.attempts) - episodes.attempts, episodes.attempts)
+    discarded = np.flatnonzero(episodes.outcome == failing.DISCARDED)
+    # A discard is an event of its own, after the last attempt that was made.
+    episode = np.concatenate([made, discarded])
+    attempt = np.concatenate([np.arange(len(made)) - first, episodes.attempts[discarded]])
+    is_discard = np.arange(len(episode)) >= len(made)
     kind = np.where(is_discard, _DISCARDED, _PARKED)
     ends = np.where(episodes.outcome == failing.RECOVERED, _RECOVERED, _EXHAUSTED)[episode]
     is_end = (
@@ -178,19 +175,6 @@ def _task_events(spec: Spec, episodes: Episodes, random: np.random.Generator) ->
     first_failed[episode[begins]] = ended[begins]
     runtime = (runtimes * 1_000_000).astype(np.int64)
     return _TaskEvents(episode, attempt, kind, worker, ended, first_failed[episode], runtime)
-
-
-def _attempts(episodes: Episodes) -> tuple[Ints, Ints, Flags]:
-    """Return the failure episode and the attempt of each event, and whether it is a discard after this attempt."""
-    episode = np.repeat(np.arange(len(episodes)), episodes.attempts)
-    attempt = np.arange(len(episode)) - np.repeat(np.cumsum(episodes.attempts) - episodes.attempts, episodes.attempts)
-    discarded = np.flatnonzero(episodes.outcome == failing.DISCARDED)
-    is_discard = np.arange(len(episode) + len(discarded)) >= len(episode)
-    return (
-        np.concatenate([episode, discarded]),
-        np.concatenate([attempt, episodes.attempts[discarded] - 1]),
-        is_discard,
-    )
 
 
 def _ladders(spec: Spec, which: Ints) -> pa.Array:
@@ -237,10 +221,72 @@ def _moments(microseconds: Ints, nulls: Flags | None = None) -> pa.Array:
 
 def _table(columns: dict[str, object], rows: int) -> pa.Table:
     """Return a table of the history's columns; missing columns are null."""
-    return pa.table(
-        [
-            pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type)
-            for field in SCHEMA
-        ],
-        schema=SCHEMA,
-    )
+    nulls = {field.name: pa.nulls(rows, field.type) for field in SCHEMA}
+    return pa.table([pa.array({**nulls, **columns}[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
+
+
+_Row = dict[str, Any]
+_NULLABLE = pa.schema([field.with_nullable(True) for field in SCHEMA])
+
+
+#: Values that spoil a row, by the reason that cleaning reports.
+_SPOILT: tuple[tuple[str, _Row], ...] = (
+    *((f"missing:{name}", {name: None}) for name in ("task", "queue", "kind", "event_id", "occurred_at")),
+    ("unknown_kind", {"kind": "vanished"}),
+    ("from_the_future", {"occurred_at": datetime(2200, 1, 1, tzinfo=timezone.utc)}),
+    ("bad_count", {"attempt": -1}),
+    ("bad_count", {"delay_ms": -5}),
+    ("no_task_id", {"task_id": None}),
+)
+
+
+def bad_rows(spec: Spec) -> tuple[pa.Table, Counter[str]]:
+    """Return ``spec.bad_rows`` unusable rows, and their number by reason."""
+    spoilt = [_SPOILT[index % len(_SPOILT)] for index in range(spec.bad_rows)]
+    rows = [_good_row(spec, index) | values for index, (_reason, values) in enumerate(spoilt)]
+    return pa.Table.from_pylist(rows, _NULLABLE), Counter(reason for reason, _values in spoilt)
+
+
+def bad_files(spec: Spec) -> dict[str, bytes]:
+    """Return contents of files that cannot be read, or not correctly, by what is wrong with them."""
+    good = pa.Table.from_pylist([_good_row(spec, index) for index in range(10)], SCHEMA)
+    whole = _parquet(good)
+    kinds = good.set_column(SCHEMA.get_field_index("ladder_ms"), "ladder_ms", pa.array(["10s, 1m"] * good.num_rows))
+    return {
+        "truncated": whole[: len(whole) // 2],
+        "empty": b"",
+        "no-parquet": b"task,queue\nshop.tasks.charge,payments\n",
+        "no-rows": _parquet(good.slice(0, 0)),
+        "missing-column": _parquet(good.drop_columns(["queue"])),
+        "wrong-type": _parquet(kinds),
+    }
+
+
+def _good_row(spec: Spec, index: int) -> _Row:
+    task = spec.shop.tasks[0]
+    task_id = f"bad-{spec.seed}-{index}"
+    moment = datetime.combine(spec.start, datetime.min.time(), timezone.utc) + timedelta(seconds=index % 86_000)
+    return {
+        "event_id": events.event_id(task_id, 0, 0, events.PARKED),
+        "kind": events.PARKED,
+        "occurred_at": moment,
+        "task_id": task_id,
+        "root_id": task_id,
+        "task": task.name,
+        "queue": task.queue,
+        "worker": worker_names(spec)[0],
+        "generation": 0,
+        "attempt": 0,
+        "tier": 1,
+        "delay_ms": 10_000,
+        "due_at": moment + timedelta(seconds=10),
+        "first_failed_at": moment,
+        "crashes": 0,
+        "ladder_ms": [10_000],
+    }
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]

@@ -1,13 +1,123 @@
-"""Specification of a synthetic history: the shop whose tasks fail, and the amounts of data. No I/O."""
+"""Specification of a synthetic history: how long failures last, the shop whose tasks fail, amounts of data. No I/O."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from datetime import date
-from typing import Literal
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from ...exceptions import SettingsError
-from .distributions import NAMED, Distribution, check_share
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+
+class Distribution(Protocol):
+    """The distribution of how long a dependency's failures last."""
+
+    def draw(self, random: np.random.Generator, count: int) -> Floats:
+        """Return ``count`` durations in seconds."""
+
+    def over(self, seconds: Floats) -> Floats:
+        """Return the share of failures that last at most this many seconds."""
+
+    def describe(self) -> dict[str, object]:
+        """Return name and parameters, for the truth."""
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """Failures that end at a constant rate."""
+
+    mean_s: float
+
+    def __post_init__(self) -> None:
+        _check_positive(self)
+
+    def draw(self, random: np.random.Generator, count: int) -> Floats:
+        """See `Distribution`."""
+        return random.exponential(self.mean_s, count)
+
+    def over(self, seconds: Floats) -> Floats:
+        """See `Distribution`."""
+        return -np.expm1(-seconds / self.mean_s)
+
+    def describe(self) -> dict[str, object]:
+        """See `Distribution`."""
+        return {"name": "exponential", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Lognormal:
+    """Failures of which half last at most ``median_s``, and some very long; ``sigma`` is the one of the logarithm."""
+
+    median_s: float
+    sigma: float
+
+    def __post_init__(self) -> None:
+        _check_positive(self)
+
+    def draw(self, random: np.random.Generator, count: int) -> Floats:
+        """See `Distribution`."""
+        return random.lognormal(math.log(self.median_s), self.sigma, count)
+
+    def over(self, seconds: Floats) -> Floats:
+        """See `Distribution`."""
+        scale = self.sigma * math.sqrt(2)
+        return np.array([0.5 * math.erfc(-math.log(t / self.median_s) / scale) if t > 0 else 0.0 for t in seconds])
+
+    def describe(self) -> dict[str, object]:
+        """See `Distribution`."""
+        return {"name": "lognormal", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A ``share`` of the failures follows ``short``, the rest ``long``: blips and outages."""
+
+    short: Distribution
+    long: Distribution
+    share: float
+
+    def __post_init__(self) -> None:
+        check_share("Mixture.share", self.share)
+
+    def draw(self, random: np.random.Generator, count: int) -> Floats:
+        """See `Distribution`."""
+        is_short = random.random(count) < self.share
+        return np.where(is_short, self.short.draw(random, count), self.long.draw(random, count))
+
+    def over(self, seconds: Floats) -> Floats:
+        """See `Distribution`."""
+        return self.share * self.short.over(seconds) + (1 - self.share) * self.long.over(seconds)
+
+    def describe(self) -> dict[str, object]:
+        """See `Distribution`."""
+        return {"name": "bimodal", "share": self.share, "short": self.short.describe(), "long": self.long.describe()}
+
+
+def check_share(what: str, found: float) -> None:
+    """Raise `SettingsError` if ``found`` is not a share."""
+    if not 0 <= found <= 1:
+        raise SettingsError(what, found, "It must be a share between 0 and 1.")
+
+
+def _check_positive(distribution: Exponential | Lognormal) -> None:
+    for name, found in asdict(distribution).items():
+        if not 0 < found < math.inf:
+            raise SettingsError(f"{type(distribution).__name__}.{name}", found, "It must be a positive, finite number.")
+
+
+#: The distributions by their names on the command line.
+NAMED: dict[str, Distribution] = {
+    "exponential": Exponential(mean_s=120.0),
+    "lognormal": Lognormal(median_s=90.0, sigma=1.2),
+    "bimodal": Mixture(Lognormal(8.0, 0.5), Lognormal(900.0, 0.4), share=0.6),
+}
+
 
 #: ``shared``: a dependency is down for all its tasks at once. ``independent``: the failures of tasks are independent.
 Outages = Literal["shared", "independent"]
@@ -25,10 +135,7 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True)
 class Dependency:
-    """A service that tasks need and that is down at times, for ``lasting``; tasks then raise ``exception_type``.
-
-    A share ``hard`` of its failures never recovers.
-    """
+    """A service that is down at times, for ``lasting``; a share ``hard`` of its failures never recovers."""
 
     name: str
     lasting: Distribution
@@ -108,46 +215,22 @@ class Shop:
         return max(sum(ladder) / 1000 + run * len(ladder) for queue in self.queues for ladder in queue.ladders())
 
 
+_REFUSED = "HTTPSConnectionPool(host='payments', port=443): Max retries exceeded"
+_DEPENDENCIES = (
+    ("payments", "lognormal", ("requests.exceptions.ConnectionError", _REFUSED), 0.05, 8),
+    ("mail", "exponential", ("smtplib.SMTPServerDisconnected", "Connection unexpectedly closed"), 0.02, 12),
+    ("warehouse", "bimodal", ("shop.errors.WarehouseBusy", "no answer from the warehouse after 30 s"), 0.1, 5),
+)
+
+
 def default_shop(distribution: Distribution | None = None, hard: float | None = None) -> Shop:
-    """Return a shop of three dependencies, three queues and six tasks.
-
-    With ``distribution`` all failures follow it, otherwise every dependency has its own; ``hard`` is the share of
-    failures that never recover.
-    """
-
-    def lasting(name: str) -> Distribution:
-        return NAMED[name] if distribution is None else distribution
-
-    def share(usual: float) -> float:
-        return usual if hard is None else hard
-
+    """Return a shop of six tasks; ``distribution`` and ``hard`` override those of its three dependencies."""
+    dependencies = (
+        Dependency(name, distribution or NAMED[lasting], *error, usual if hard is None else hard, outages_per_day)
+        for name, lasting, error, usual, outages_per_day in _DEPENDENCIES
+    )
     return Shop(
-        dependencies=(
-            Dependency(
-                "payments",
-                lasting("lognormal"),
-                "requests.exceptions.ConnectionError",
-                "HTTPSConnectionPool(host='payments', port=443): Max retries exceeded",
-                share(0.05),
-                outages_per_day=8,
-            ),
-            Dependency(
-                "mail",
-                lasting("exponential"),
-                "smtplib.SMTPServerDisconnected",
-                "Connection unexpectedly closed",
-                share(0.02),
-                outages_per_day=12,
-            ),
-            Dependency(
-                "warehouse",
-                lasting("bimodal"),
-                "shop.errors.WarehouseBusy",
-                "no answer from the warehouse after 30 s",
-                share(0.1),
-                outages_per_day=5,
-            ),
-        ),
+        dependencies=tuple(dependencies),
         queues=(
             Queue("payments", (10_000, 60_000, 300_000, 1_800_000), (30_000, 300_000, 1_800_000, 3_600_000)),
             Queue("mail", (60_000, 300_000, 900_000)),

@@ -1,10 +1,11 @@
-"""Write a synthetic history chunk by chunk, in several processes, each with bounded memory."""
+"""Write a synthetic history, chunk by chunk in several processes, and its truth: counts, how long failures last."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -20,12 +21,106 @@ from pyarrow import fs
 from ...exceptions import SettingsError
 from ...history.columns import day_folder
 from ...history.output import open_folder
-from .failing import draw_episodes
-from .rows import duplicates_of, rollup_table, task_table
+from . import failing
+from .failing import Episodes, World, draw_episodes, world_of
+from .rows import bad_files, bad_rows, duplicates_of, rollup_table, task_table
 from .spec import Spec
-from .spoiling import bad_files, bad_rows
-from .truth import NAME, Tally, truth_of
-from .world import world_of
+
+#: The file; readers of the history ignore names that begin with ``_``.
+TRUTH = "_truth.json"
+
+#: Seconds for which the truth contains the share of failures that have ended.
+GRID = np.geomspace(1, 86_400, 100).round(3)
+
+_OUTCOMES = {
+    failing.RECOVERED: "recovered",
+    failing.USED_UP: "retries_used",
+    failing.GAVE_UP: "gave_up",
+    failing.CRASHED: "crashed",
+    failing.DISCARDED: "discarded",
+}
+
+
+class Tally:
+    """Counts of the chunks of a history. Small, as it is sent between processes."""
+
+    def __init__(self, spec: Spec) -> None:
+        tasks = len(spec.shop.tasks)
+        self.counts: Counter[str] = Counter()
+        #: By task: failure episodes by outcome, attempts, informative failure episodes, and those ended by the grid.
+        self.outcomes = np.zeros((tasks, len(_OUTCOMES)), np.int64)
+        self.attempts = np.zeros(tasks, np.int64)
+        self.informative = np.zeros(tasks, np.int64)
+        self.over = np.zeros((tasks, len(GRID)), np.int64)
+
+    def add_episodes(self, episodes: Episodes) -> None:
+        """Count these episodes."""
+        np.add.at(self.outcomes, (episodes.task, episodes.outcome), 1)
+        np.add.at(self.attempts, episodes.task, episodes.attempts)
+        for task in range(len(self.informative)):
+            lasts = np.sort(episodes.lasts[(episodes.task == task) & episodes.is_informative])
+            self.informative[task] += len(lasts)
+            self.over[task] += np.searchsorted(lasts, GRID, side="right")
+
+    def add(self, other: Tally) -> None:
+        """Add the counts of another chunk."""
+        for name, count in vars(other).items():
+            setattr(self, name, getattr(self, name) + count)
+
+
+def truth_of(spec: Spec, world: World, tally: Tally) -> dict[str, Any]:
+    """Return the content of ``_truth.json``.
+
+    ``recovery`` has for each task and exception the share of failures that have ended after ``grid_s`` seconds:
+    ``drawn`` counted over the generated failure episodes, and for independent failures ``expected`` by the
+    distribution. Failure episodes that gave up or crashed the worker are left out.
+    """
+    tasks = spec.shop.tasks
+    exceptions = {each.name: each.exception_type for each in spec.shop.dependencies}
+    groups = [("task", task.name, [index]) for index, task in enumerate(tasks)]
+    for name in dict.fromkeys(exceptions.values()):
+        mine = [index for index, task in enumerate(tasks) if exceptions[task.dependency] == name]
+        groups.append(("exception", name, mine))
+    return {
+        "spec": spec.describe(),
+        "counts": dict(sorted(tally.counts.items())),
+        "tasks": {
+            task.name: {
+                "attempts": int(tally.attempts[index]),
+                "episodes": int(tally.outcomes[index].sum()),
+                **{name: int(tally.outcomes[index, which]) for which, name in _OUTCOMES.items()},
+            }
+            for index, task in enumerate(tasks)
+        },
+        "grid_s": GRID.tolist(),
+        "recovery": [_recovery(spec, tally, *group) for group in groups if tally.informative[group[2]].sum()],
+        "outages": _outages(spec, world),
+    }
+
+
+def _recovery(spec: Spec, tally: Tally, scope: str, name: str, mine: list[int]) -> dict[str, Any]:
+    informative = tally.informative[mine].sum()
+    found = {
+        "scope": scope,
+        "name": name,
+        "episodes": int(informative),
+        "drawn": (tally.over[mine].sum(axis=0) / informative).tolist(),
+    }
+    if spec.outages == "independent":
+        known = {each.name: each for each in spec.shop.dependencies}
+        of_tasks = [known[spec.shop.tasks[index].dependency] for index in mine]
+        shares = [(1 - each.hard) * each.lasting.over(GRID) for each in of_tasks]
+        found["expected"] = (np.average(shares, axis=0, weights=tally.informative[mine])).tolist()
+    return found
+
+
+def _outages(spec: Spec, world: World) -> dict[str, list[list[float]]]:
+    """Return start and end of each outage by dependency, in seconds from the history's start."""
+    return {
+        each.name: np.stack([down.starts, down.ends], axis=1).round(3).tolist()
+        for each, down in zip(spec.shop.dependencies, world.downtimes, strict=bool(world.downtimes))
+    }
+
 
 _DAY_US = 86_400_000_000
 
@@ -42,7 +137,11 @@ def write(url: str, spec: Spec, *, processes: int = 1, progress: Progress | None
     """
     if processes < 1:
         raise SettingsError("processes", processes, "Use at least 1.")
-    _check_empty(url)
+    system, root = open_folder(url)
+    if found := system.get_file_info(fs.FileSelector(root, allow_not_found=True)):
+        hint = f"It contains {found[0].base_name!r}: use a new folder, or delete its contents."
+        raise SettingsError("output", url, hint)
+    system.create_dir(root)
     tally = Tally(spec)
     with _mapped(processes) as mapped:
         for attempts, part in mapped(_write_chunk, [(url, spec, chunk) for chunk in range(_chunks(spec))]):
@@ -51,11 +150,10 @@ def write(url: str, spec: Spec, *, processes: int = 1, progress: Progress | None
                 progress(attempts)
     _spoil(url, spec, tally)
     text = json.dumps(truth_of(spec, world_of(spec), tally), indent=1)
-    system, root = open_folder(url)
-    with system.open_output_stream(f"{root}/{NAME}") as file:
+    with system.open_output_stream(f"{root}/{TRUTH}") as file:
         file.write(text.encode())
-    found: dict[str, Any] = json.loads(text)
-    return found
+    truth: dict[str, Any] = json.loads(text)
+    return truth
 
 
 @contextmanager
@@ -85,10 +183,7 @@ def _write_chunk(job: tuple[str, Spec, int]) -> tuple[int, Tally]:
     tasks = task_table(spec, episodes, random)
     rollups = rollup_table(spec, world, random, round(attempts * spec.rollups), share)
     repeated = duplicates_of(tasks, spec.duplicates, random)
-    for kind, count in zip(
-        *np.unique(tasks.column("kind").to_numpy(zero_copy_only=False), return_counts=True), strict=True
-    ):
-        tally.counts[f"events.{kind}"] += int(count)
+    tally.counts.update(f"events.{kind}" for kind in tasks.column("kind").to_pylist())
     tally.counts["attempts"] += attempts
     tally.counts["episodes"] += len(episodes)
     tally.counts["events.rollup"] += rollups.num_rows
@@ -136,12 +231,3 @@ def _spoil(url: str, spec: Spec, tally: Tally) -> None:
             with system.open_output_stream(f"{folder}/part-{name}.parquet") as file:
                 file.write(content)
             tally.counts[f"bad_file.{name}"] += 1
-
-
-def _check_empty(url: str) -> None:
-    system, root = open_folder(url)
-    found = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
-    if found:
-        hint = f"It contains {found[0].base_name!r}: use a new folder, or delete its contents."
-        raise SettingsError("output", url, hint)
-    system.create_dir(root)

@@ -10,12 +10,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...events.schema import EXHAUSTED, RECOVERED
-from ..estimate.clocks import widened
-from ..estimate.intervals import Floats, Intervals
-from ..estimate.lateness import LateRetries
-from ..estimate.observed import Observed
+from ..estimate.counted import Observed
+from ..estimate.intervals import Floats, Intervals, by_outage
+from ..estimate.lateness import widened
 from ..estimate.options import Options
-from ..estimate.outages import by_outage
 from .along import NOT_RUN
 
 INTERVAL = ("low", "high", "cluster")
@@ -79,10 +77,7 @@ def counted_intervals(episodes: DataFrame, keys: list[str], options: Options, ki
 
 
 def spread(rows: DataFrame, *keys: str) -> DataFrame:
-    """Return the rows moved by their keys to several partitions for each core.
-
-    Spark merges small partitions into one, but an estimate from few rows can take seconds.
-    """
+    """Return the rows in several partitions per core: Spark merges small ones, and estimates can take seconds."""
     return rows.repartition(_PER_CORE * rows.sparkSession.sparkContext.defaultParallelism, *keys)
 
 
@@ -92,10 +87,7 @@ def first_runs(episodes: DataFrame) -> DataFrame:
 
 
 def revived(episodes: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return by keys how many exhausted tasks recovered when they were replayed, as the column ``revived``.
-
-    Their failures have ended, after the last attempt of the ladder: how long after it is not known.
-    """
+    """Return by keys how many exhausted tasks recovered when they were replayed, as the column ``revived``."""
     is_replay = (F.col("generation") > 0) & (F.col("outcome") == RECOVERED)
     replays = episodes.where(is_replay).select("task_id").distinct()
     found = first_runs(episodes).where(F.col("outcome") == EXHAUSTED).join(replays, "task_id", "left_semi")
@@ -110,10 +102,7 @@ def has_run() -> Column:
 
 
 def intervals_of(rows: pd.DataFrame, options: Options) -> Intervals:
-    """Return the rows of one group as intervals by outage, for the estimate.
-
-    They contain the ends of the failures also if the clocks of workers differ: `clocks.widened`.
-    """
+    """Return the rows of one group as intervals by outage, widened if the clocks of workers differ."""
     low, high, cluster = (rows[name].to_numpy(dtype="int64") for name in INTERVAL)
     count = rows["count"].to_numpy(dtype="float64")
     if "late_s" in rows:
@@ -145,16 +134,13 @@ def comparable(rows: pd.DataFrame, options: Options) -> Floats:
     return np.asarray(np.where(rows["ladder"] == most, rows["count"], 0.0), dtype=np.float64)
 
 
-def late_retries_of(rows: pd.DataFrame) -> LateRetries:
-    """Return what the rows of one group show of the lateness of retries."""
-    return LateRetries(rows["late_s"].to_numpy(dtype="float64"))
+def late_of(rows: pd.DataFrame) -> Floats:
+    """Return by how many seconds the last attempts of one group were late."""
+    return rows["late_s"].to_numpy(dtype="float64")  # type: ignore[no-any-return]
 
 
 def observed_of(rows: pd.DataFrame, intervals: Intervals, ladder: int, options: Options) -> Observed:
-    """Return the failures with a ladder that have ended; ``intervals``: those of the same rows.
-
-    Failures that began so late that others of their time can still be waiting are left out.
-    """
+    """Return the ended failures with a ladder, without those so late that others of their time can still be waiting."""
     is_over, exhausted = intervals.is_over, rows["is_exhausted"].to_numpy(dtype=bool)
     is_chosen = (rows["ladder"].to_numpy(dtype="int64") == ladder) & (is_over | exhausted)
     if is_chosen.any():

@@ -33,10 +33,7 @@ _US_PER_DAY = 86_400_000_000
 
 
 def whole_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield tables of about 100,000 rows that have all rows of their tasks. In ``batches`` a task's rows are together.
-
-    All rows of one task are in memory.
-    """
+    """Yield tables of about 100,000 rows with all rows of their tasks, which are together in ``batches``."""
     waiting: list[pa.RecordBatch] = []
     rows, wanted = 0, _ROWS
     for batch in batches:
@@ -56,20 +53,14 @@ def whole_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def unique(events: pa.Table) -> tuple[pa.Table, int]:
-    """Return the events without copies, and how many copies there are: rows with task and event id of the row before.
-
-    ``events``: of whole tasks, sorted as those of `cleaning.by_task`.
-    """
+    """Return the events of whole tasks (sorted by `cleaning.by_task`) without copies, and how many copies there are."""
     is_first = changes_of(events["task_id"]) | changes_of(events["event_id"])
     copies = int(len(is_first) - is_first.sum())
     return where(events, is_first), copies
 
 
 def attempts_of(events: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the attempts of whole tasks: the columns of ``schema``, by name.
-
-    ``events``: events with an outcome, or of a requeue; the rows of a task are together, sorted by ``event_id``.
-    """
+    """Return the attempts of whole tasks from events with an outcome or of a requeue, by task and ``event_id``."""
     tasks: Ints = np.cumsum(changes_of(events["task_id"]), dtype=np.int64)
     requeued = _requeued(events, tasks)
     has_outcome = ~flags(compute.equal(events["outcome"], REQUEUED))
@@ -91,11 +82,7 @@ def _requeued(events: pa.Table, tasks: Ints) -> set[tuple[int, int, int]]:
 
 
 def _merged(events: pa.Table, tasks: Ints) -> tuple[Ints, Ints]:
-    """Return the row of the outcome of each attempt, and that of its first parked event; -1: it has none.
-
-    In the order of ``tasks`` (a number per event), generations and attempts; a discarded task follows the attempt after
-    which it waited.
-    """
+    """Return by attempt, in order, the row of its outcome and that of its first parked event (-1: none)."""
     outcome = _codes(events["outcome"], _RANKED)
     is_discard = outcome == _RANKED.index(DISCARDED)
     generation, attempt, ended = (numbers(events[name]) for name in ("generation", "attempt", "ended_at"))
@@ -168,10 +155,7 @@ class _Along:
         }
 
     def _origins(self, starts: Ints) -> tuple[Ints, Flags]:
-        """Return the end of the first failure of each run, and whether it is known.
-
-        It is the end of attempt 0, or as recorded with the first later attempt.
-        """
+        """Return the end of the first failure of each run, as seen or as recorded later, and whether it is known."""
         recorded = self.taken("first_failed_at")
         is_first, is_recorded = self._is_failed & (self._attempt == 0), valid(recorded)
         known = np.where(is_recorded, numbers(recorded), self._ended)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...exceptions import SettingsError
 from ..estimate.intervals import Flags, Floats, Ints
 
 MINUTES = 1440
@@ -33,7 +32,7 @@ _ROUNDS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Bursts:
-    """Definition of an incident. Raises `SettingsError`.
+    """Definition of an incident.
 
     ``factor``: the failures of a burst, as a multiple of the expected ones. ``evidence``: the least logarithm of the
     likelihood ratio of both. ``least``: the least number of failures beyond the expected ones. Bursts of one series
@@ -44,11 +43,6 @@ class Bursts:
     evidence: float = 15.0
     least: int = 20
     gap_minutes: int = 10
-
-    def __post_init__(self) -> None:
-        for name, least in (("factor", 1.1), ("evidence", 0), ("least", 1), ("gap_minutes", 1)):
-            if not getattr(self, name) >= least:
-                raise SettingsError(f"Bursts.{name}", getattr(self, name), f"Use a number from {least} on.")
 
 
 @dataclass(frozen=True)

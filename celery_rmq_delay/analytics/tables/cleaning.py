@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from ...events.schema import KINDS, ROLLUP
 from ...history.columns import COLUMNS
 from ..schema import DAY, EVENTS, QUARANTINE
-from ..storage.readers import ORIGIN, day_of_file
+from ..storage.readers import day_of_file
 
 #: How far a worker's clock may be ahead of the clock of this machine.
 AHEAD = timedelta(hours=1)
@@ -44,32 +44,25 @@ class Cleaned:
 
 
 def clean(events: DataFrame, now: datetime) -> Cleaned:
-    """Return the verdict over events (`EVENTS`, and `ORIGIN` if `read_events` read them) at the time ``now``."""
-    known = [field.name for field in ORIGIN if field.name in events.columns]
-    missing = [F.lit(None).cast(field.dataType).alias(field.name) for field in ORIGIN if field.name not in known]
-    return Cleaned(events.select(*EVENTS.names, *known, *missing).withColumn("verdict", _verdict(now)))
+    """Return the verdict over events (`EVENTS` and `ORIGIN`) at the time ``now``."""
+    # The first reason that holds; null where none does.
+    verdict = F.coalesce(F.col("problem"), *[F.when(holds, reason) for reason, holds in _reasons(now)])
+    return Cleaned(events.withColumn("verdict", verdict))
 
 
-def by_task(events: DataFrame, partitions: int | None = None) -> DataFrame:
+def by_task(events: DataFrame, partitions: int) -> DataFrame:
     """Return events moved and sorted so that those of a task are together, and copies of an event, too.
 
     ``of_task`` is the task's id, or that of the event if there is none. Of events with the same task and id the first
-    one is the event: that with the smallest ``(occurred_at, kind, worker, reason)``. ``partitions``: None for Spark's
-    setting.
+    one is the event: that with the smallest ``(occurred_at, kind, worker, reason)``.
     """
     # Numbers first, as they are compared faster than texts. Computed before rows are moved, so that columns that are
     # not needed later are not moved.
     key = F.coalesce("task_id", "event_id")
     numbered = {"of_task": key, "number": F.xxhash64(key), "tie": F.xxhash64(*EVENTS.names)}
     kept = events.select(*EVENTS.names, *[column.alias(name) for name, column in numbered.items()])
-    moved = kept.repartition(partitions, "number") if partitions else kept.repartition("number")
     order = ("number", "of_task", "event_id", "occurred_at", "kind", "worker", "reason", "tie")
-    return moved.sortWithinPartitions(*order).drop("number", "tie")
-
-
-def _verdict(now: datetime) -> Column:
-    """Return why a row is bad: the first reason that holds; null where none does."""
-    return F.coalesce(F.col("problem"), *[F.when(holds, reason) for reason, holds in _reasons(now)])
+    return kept.repartition(partitions, "number").sortWithinPartitions(*order).drop("number", "tie")
 
 
 def _reasons(now: datetime) -> Iterator[tuple[str, Column]]:

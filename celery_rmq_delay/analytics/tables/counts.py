@@ -16,6 +16,7 @@ from pyarrow import compute
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import (
+    DataType,
     DateType,
     IntegerType,
     LongType,
@@ -26,8 +27,8 @@ from pyspark.sql.types import (
 )
 
 from ...events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED
-from ..estimate.clocks import EARLY_S, Early
 from ..estimate.intervals import Flags, Ints
+from ..estimate.lateness import EARLY_S, Early
 from .along import FAILED, changes_of, flags, numbers, valid, where
 
 _Values = npt.NDArray[Any]
@@ -44,19 +45,17 @@ _NUMBERS = (
 
 #: ``minute``: minutes since the epoch; for `HOURS` and `WAITS` that in which the hour begins. Each count has the
 #: columns that its table needs, the others are null.
-COUNTS = StructType(
-    [
-        StructField("of", StringType()),
-        StructField("day", DateType()),
-        StructField("minute", LongType()),
-        *[StructField(name, StringType()) for name in _TEXTS],
-        StructField("tier", IntegerType()),
-        StructField("delay_ms", LongType()),
-        StructField("first_seen", TimestampType()),
-        StructField("last_seen", TimestampType()),
-        *[StructField(name, LongType()) for name in _NUMBERS],
-    ]
-)
+_COLUMNS: dict[str, DataType] = {
+    "of": StringType(),
+    "day": DateType(),
+    "minute": LongType(),
+    **dict.fromkeys(_TEXTS, StringType()),
+    "tier": IntegerType(),
+    "delay_ms": LongType(),
+    **dict.fromkeys(("first_seen", "last_seen"), TimestampType()),
+    **dict.fromkeys(_NUMBERS, LongType()),
+}
+COUNTS = StructType([StructField(name, kind) for name, kind in _COLUMNS.items()])
 
 #: Columns of the attempts that each count needs.
 _OF_WAITS = (
@@ -89,15 +88,14 @@ def of(counts: DataFrame, what: str) -> DataFrame:
 
 def counted_events(counts: DataFrame) -> tuple[int, int]:
     """Return the number of events, and that of their copies."""
-    sums = [F.coalesce(F.sum(name), F.lit(0)) for name in ("events", "copies")]
-    events, copies = of(counts, EVENTS).agg(*sums).collect()[0]
-    return events, copies
+    events, copies = of(counts, EVENTS).agg(F.sum("events"), F.sum("copies")).collect()[0]
+    return events or 0, copies or 0
 
 
 def early_retries(counts: DataFrame) -> tuple[int, list[Early]]:
     """Return how many retries there are with known delays, and by workers those that ended too early."""
     every = of(counts, CLOCKS)
-    retries = every.agg(F.coalesce(F.sum("retries"), F.lit(0))).collect()[0][0]
+    retries = every.agg(F.sum("retries")).collect()[0][0] or 0
     # The median over parts of the history: a clock that was wrong for a moment is not wrong by this much.
     sums = F.sum("early").alias("early"), F.expr("percentile(early_ms, 0.5)").alias("ms")
     pairs = every.where(F.col("early") > 0).groupBy("previous_worker", "worker").agg(*sums)
@@ -113,7 +111,9 @@ def counts_of(attempts: pa.Table) -> Iterator[pa.Table]:
     yield _waits(where(numbered.select(_OF_WAITS), is_waited))
     yield _failures(where(numbered.select(_OF_FAILURES), is_failed & valid(attempts["fingerprint"])))
     yield _hours(where(numbered.select(_OF_HOURS), is_attempt))
-    yield _clocks(numbered.select(_OF_CLOCKS), is_attempt & _knows_waits(attempts))
+    # Whether all waits before an attempt are known, and none was cut short by a person.
+    knows_waits = valid(attempts["episode"].combine_chunks().field("waited_ms")) & valid(attempts["delay_ms"])
+    yield _clocks(numbered.select(_OF_CLOCKS), is_attempt & knows_waits)
 
 
 def successes_of(rollups: pa.Table) -> pa.Table:
@@ -149,37 +149,29 @@ def _waits(waited: pa.Table) -> pa.Table:
 def _failures(failed: pa.Table) -> pa.Table:
     """Count by day, fingerprint and task, with exception and message of the first failure; see `failure_groups`."""
     found = _Groups(failed, ("day", "fingerprint", "task"))
-    ended = numbers(failed["ended_at"])
+    ended, time = numbers(failed["ended_at"]), failed["ended_at"].type
     # Each task of a group once, also if its id has several names.
     is_first = np.zeros(len(failed), dtype=np.int64)
     is_first[_Groups(failed, ("day", "fingerprint", "task_number")).firsts] = 1
     sums = {"failures": np.ones_like(ended), "exhausted": _is(failed, EXHAUSTED), "tasks_touched": is_first}
     first_seen, last_seen = (found.reduced(which, ended) for which in (np.minimum, np.maximum))
     samples = _samples(found, failed, ended == first_seen[found.numbers])
-    more = {
-        **{name: samples[name] for name in _SAMPLE},
-        "first_seen": pa.array(first_seen, failed["ended_at"].type),
-        "last_seen": pa.array(last_seen, failed["ended_at"].type),
-    }
-    return found.summed(FAILURES, sums, more)
+    more = {"first_seen": pa.array(first_seen, time), "last_seen": pa.array(last_seen, time)}
+    return found.summed(FAILURES, sums, {**{name: samples[name] for name in _SAMPLE}, **more})
 
 
 def _samples(found: _Groups, failed: pa.Table, is_earliest: Flags) -> pa.Table:
     """Return the texts of the earliest failure of each group; of several those that are first in order."""
     chosen = np.flatnonzero(is_earliest)
     texts = failed.select(_SAMPLE).take(chosen)
-    columns = [map(_nulls_first, column) for column in texts.to_pydict().values()]
+    columns = [[(text is not None, text) for text in column] for column in texts.to_pydict().values()]
     ordered = sorted(zip(found.numbers[chosen].tolist(), *columns, range(len(chosen)), strict=True), reverse=True)
     first = {group: at for group, _, _, at in ordered}
     return texts.take(np.array([first[group] for group in range(len(first))], dtype=np.int64))
 
 
-def _nulls_first(text: str | None) -> tuple[bool, str]:
-    return text is not None, text or ""
-
-
 def _hours(attempts: pa.Table) -> pa.Table:
-    """Count the attempts by the hour in which they ended; see `hourly.hourly`."""
+    """Count the attempts by the hour in which they ended; see `hourly`."""
     is_failed = _is(attempts, *FAILED)
     is_first = (numbers(attempts["attempt"]) == 0) & (numbers(attempts["generation"]) == 0)
     outcomes = {name: _is(attempts, name) for name in (PARKED, RECOVERED, EXHAUSTED)}
@@ -193,13 +185,8 @@ def _hour_of(ended_at: pa.ChunkedArray) -> Ints:
     return np.asarray(numbers(ended_at) // (_MINUTES_PER_HOUR * _US_PER_MINUTE) * _MINUTES_PER_HOUR)
 
 
-def _knows_waits(attempts: pa.Table) -> Flags:
-    """Return whether all waits before an attempt are known, and none was cut short by a person."""
-    return valid(attempts["episode"].combine_chunks().field("waited_ms")) & valid(attempts["delay_ms"])
-
-
 def _clocks(attempts: pa.Table, is_timed: Flags) -> pa.Table:
-    """Count the retries, and by the workers of two attempts those that ended too early: see `clocks`."""
+    """Count the retries, and by the workers of two attempts those that ended too early: see `offsets`."""
     ended, runtime = numbers(attempts["ended_at"]), numbers(attempts["runtime_ms"])
     previous = np.maximum(np.arange(len(attempts)) - 1, 0)
     run = [numbers(attempts[name]) for name in ("task_number", "generation")]

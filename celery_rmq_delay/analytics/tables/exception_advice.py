@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
-from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 from ...events.schema import EXHAUSTED, RECOVERED
 from ...history.tables import FEWER_TIERS, GIVE_UP
@@ -39,7 +38,7 @@ def exception_advice(episodes: DataFrame, options: Options) -> DataFrame:
     also not by tasks that still wait or were discarded; there was one ladder, and at most
     `Options.recovery_tolerance` of failures can need more (95 %). Both need 100 failures, on 3 days. ``share_low`` and
     ``share_high``: the 95 % interval of the share that recovers, from as many observations as there are outages of
-    equal size (`outages`). The exception is that of the first failure.
+    equal size (`by_outage`). The exception is that of the first failure.
     """
     known = first_runs(episodes).where(F.col("exception_type").isNotNull() & has_run())
     is_ended = F.col("outcome").isin(RECOVERED, EXHAUSTED)
@@ -63,15 +62,11 @@ def exception_advice(episodes: DataFrame, options: Options) -> DataFrame:
     found = (
         by_day.groupBy(*_KEY)
         .agg(
-            F.sum("failures").alias("failures"),
-            F.sum("recovered").alias("recovered"),
+            *[F.sum(name).alias(name) for name in ("failures", "recovered", "retries")],
+            *[F.max(name).alias(name) for name in ("longest_s", "last_s", "most_retries")],
             F.countDistinct(F.when(F.col("failures") > 0, F.col("failed_on"))).alias("days"),
             F.countDistinct("ladder_ms").alias("ladders"),
             F.coalesce(F.max("most_of_others"), F.lit(0)).alias("most_of_others"),
-            F.max("longest_s").alias("longest_s"),
-            F.max("last_s").alias("last_s"),
-            F.max("most_retries").alias("most_retries"),
-            F.sum("retries").alias("retries"),
             F.sum("wasted_ms").cast("long").alias("wasted_ms"),
             F.max_by("ladder_ms", F.struct("last_failed_at", "ladder_ms")).alias("ladder_ms"),
         )
@@ -80,14 +75,15 @@ def exception_advice(episodes: DataFrame, options: Options) -> DataFrame:
     found = found.join(_outages(known, options), list(_KEY), "left").join(revived(episodes, _KEY), list(_KEY), "left")
     trials = F.least(F.coalesce("outages", F.lit(1.0)), F.col("failures"))
     low, high = wilson(F.col("recovered") / F.col("failures") * trials, trials)
+    unused = F.size("ladder_ms") - F.col("most_retries")
     is_short = (
         (F.col("recovered") == F.col("failures"))
         & (low >= 1 - options.recovery_tolerance)
         & (F.col("most_of_others") <= F.col("most_retries"))
         & (F.col("ladders") == 1)
-        & (_unused() > 0)
+        & (unused > 0)
     )
-    needless = F.slice("ladder_ms", F.col("most_retries") + 1, F.greatest(_unused(), F.lit(0)))
+    needless = F.slice("ladder_ms", F.col("most_retries") + 1, F.greatest(unused, F.lit(0)))
     is_useless = (F.col("recovered") == 0) & (F.col("retries") > 0) & F.col("revived").isNull()
     kind = F.when(is_useless, GIVE_UP).when(is_short, FEWER_TIERS)
     advised = found.withColumns({"kind": kind, "share_low": low, "share_high": high}).where(F.col("kind").isNotNull())
@@ -106,12 +102,12 @@ def exception_advice(episodes: DataFrame, options: Options) -> DataFrame:
 def _outages(known: DataFrame, options: Options) -> DataFrame:
     """Return by exception how many outages of equal size would be as informative as its failures."""
     fine = replace(options, cluster_s=_CLUSTER_S)
-    schema = StructType([*(StructField(name, StringType()) for name in _KEY), StructField("outages", DoubleType())])
 
     def of_exception(key: tuple[Any, ...], rows: pd.DataFrame) -> pd.DataFrame:
-        return pd.DataFrame([[*key, outages_of(rows, fine)]], columns=schema.fieldNames())
+        return pd.DataFrame([[*key, outages_of(rows, fine)]], columns=[*_KEY, "outages"])
 
     counted = spread(counted_intervals(known, list(_KEY), fine), *_KEY)
+    schema = "queue string, task string, exception_type string, outages double"
     return counted.groupBy(*_KEY).applyInPandas(of_exception, schema)
 
 
@@ -119,8 +115,3 @@ def outages_of(rows: pd.DataFrame, options: Options) -> float:
     """Return how many outages of equal size would be as informative as the failures of one group."""
     intervals = intervals_of(rows, options)
     return intervals.effective(intervals.count > 0)
-
-
-def _unused() -> Column:
-    """Return how many tiers of the ladder no failure needed."""
-    return F.size("ladder_ms") - F.col("most_retries")

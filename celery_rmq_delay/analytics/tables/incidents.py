@@ -7,31 +7,22 @@ incident comes from the failed attempts in its scope, retries included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from datetime import date, timedelta
 from itertools import product
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
-from pyspark.sql.types import (
-    ArrayType,
-    DateType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
 
 from ...events.schema import RECOVERED
 from ..schema import INCIDENTS
 from .aggregation import spread
 from .attempts import is_failed
 from .bursts import MINUTES, SOURCE, Bursts
-from .hourly import minute_of
 from .merging import Incident, of_day, over_midnight
+from .outcomes import minute_of
 
 DEFAULT = Bursts()
 
@@ -42,31 +33,15 @@ MOST_SOURCES = 1_000
 LEAST_OF_FINGERPRINT = 10
 
 _SCOPE = SOURCE[:3]
-_FOUND = StructType(
-    [
-        StructField("first", LongType()),
-        StructField("last", LongType()),
-        StructField("evidence", DoubleType()),
-        StructField("skip", IntegerType()),
-        StructField("scope", ArrayType(StructType([StructField(name, StringType()) for name in _SCOPE]))),
-        StructField("failed", DoubleType()),
-        StructField("expected", DoubleType()),
-        StructField("attempts", DoubleType()),
-    ]
+#: The columns of `Incident`, and those of `scopes_of`.
+_FOUND = (
+    "first long, last long, evidence double, skip int,"
+    " scope array<struct<queue: string, task: string, exception_type: string>>,"
+    " failed double, expected double, attempts double"
 )
-_SCOPES = StructType(
-    [
-        StructField("incident", LongType()),
-        StructField("day", DateType()),
-        StructField("of_day", LongType()),
-        StructField("first", LongType()),
-        StructField("last", LongType()),
-        StructField("skip", IntegerType()),
-        *[StructField(name, StringType()) for name in _SCOPE],
-        StructField("excess", LongType()),
-        StructField("failure_rate", DoubleType()),
-        StructField("usual_rate", DoubleType()),
-    ]
+_SCOPES = (
+    "incident long, day date, of_day long, first long, last long, skip int,"
+    " queue string, task string, exception_type string, excess long, failure_rate double, usual_rate double"
 )
 
 
@@ -86,7 +61,7 @@ def days_of(counted: DataFrame) -> set[date]:
 def find(counted: DataFrame, ok: DataFrame, bursts: Bursts = DEFAULT) -> list[Incident]:
     """Return the incidents in the counts of `failed_firsts`: at most `MOST_INCIDENTS` of each day."""
     series = spread(series_by_day(counted, ok), "of_day")
-    rows = series.groupBy("of_day").applyInPandas(_finder(bursts), _FOUND).collect()
+    rows = series.groupBy("of_day").applyInPandas(lambda some: _found(some, bursts), _FOUND).collect()
     parts = [Incident(**{**row.asDict(), "scope": frozenset(map(tuple, row["scope"]))}) for row in rows]
     return over_midnight(parts, bursts)
 
@@ -123,15 +98,11 @@ def _frequent(counted: DataFrame, key: Sequence[str], least: int) -> DataFrame:
     return totals.withColumn("rank", rank).where(F.col("rank") <= MOST_SOURCES).select("of_day", *key)
 
 
-def _finder(bursts: Bursts) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    """Return the function that finds the incidents of one day, in a worker of Spark."""
-
-    def found(rows: pd.DataFrame) -> pd.DataFrame:
-        start = int(rows["of_day"].iloc[0]) * MINUTES
-        values = [[*vars(each).values()] for each in of_day(rows, start, bursts)]
-        return pd.DataFrame([[*some[:4], sorted(some[4]), *some[5:]] for some in values], columns=_FOUND.names)
-
-    return found
+def _found(rows: pd.DataFrame, bursts: Bursts) -> pd.DataFrame:
+    """Return the incidents of one day, in a worker of Spark."""
+    found = of_day(rows, int(rows["of_day"].iloc[0]) * MINUTES, bursts)
+    values = [{**vars(each), "scope": sorted(each.scope)} for each in found]
+    return pd.DataFrame(values, columns=[each.name for each in fields(Incident)])
 
 
 def _scopes(number: int, found: Incident) -> Iterator[tuple[object, ...]]:
@@ -215,10 +186,7 @@ def described(failed: DataFrame, episodes: DataFrame, scopes: DataFrame) -> Data
 
 
 def _touched(failed: DataFrame, episodes: DataFrame, began: DataFrame) -> DataFrame:
-    """Return by incident how many tasks failed in it, and how many of their episodes ended and recovered in time.
-
-    ``began``: the day ``began_on`` of each incident.
-    """
+    """Return by incident how many tasks failed in it, and how many of their episodes ended and recovered in time."""
     ended_on = F.min("day").alias("ended_on")
     recovered_on = F.min(F.when(F.col("outcome") == RECOVERED, F.col("day"))).alias("recovered_on")
     ends = episodes.groupBy(_run()).agg(ended_on, recovered_on)
@@ -228,7 +196,10 @@ def _touched(failed: DataFrame, episodes: DataFrame, began: DataFrame) -> DataFr
         .join(ends.hint("shuffle_hash"), "run", "left")
         .join(F.broadcast(began), "incident")
     )
-    by_task = by_episode.groupBy("incident", "task_number").agg(_in_time("ended"), _in_time("recovered"))
+    in_time = [
+        F.count_if(F.col(f"{name}_on") <= F.date_add("began_on", 1)).alias(name) for name in ("ended", "recovered")
+    ]
+    by_task = by_episode.groupBy("incident", "task_number").agg(*in_time)
     return by_task.groupBy("incident").agg(
         F.count("*").alias("tasks_touched"), F.sum("ended").alias("ended"), F.sum("recovered").alias("recovered")
     )
@@ -236,10 +207,6 @@ def _touched(failed: DataFrame, episodes: DataFrame, began: DataFrame) -> DataFr
 
 def _run() -> Column:
     return F.xxhash64("task_id", "generation").alias("run")
-
-
-def _in_time(name: str) -> Column:
-    return F.count_if(F.col(f"{name}_on") <= F.date_add("began_on", 1)).alias(name)
 
 
 def _date(day: int) -> date:

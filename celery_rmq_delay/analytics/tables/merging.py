@@ -50,7 +50,7 @@ class Incident:
 
     @property
     def excess(self) -> float:
-        """Return the failures beyond the expected ones."""
+        """The failures beyond the expected ones."""
         return self.failed - self.expected
 
     @property
@@ -66,6 +66,10 @@ class _Burst:
     span: Span
     own: Ints
     excess: float
+
+    @property
+    def evidence(self) -> float:
+        return self.span.evidence
 
 
 def of_day(rows: pd.DataFrame, start: int, bursts: Bursts) -> list[Incident]:
@@ -83,11 +87,8 @@ def of_day(rows: pd.DataFrame, start: int, bursts: Bursts) -> list[Incident]:
 
 def _going_on(before: Counts, bursts: Bursts) -> pd.DataFrame:
     """Return the sources of a day's bursts that touch its end."""
-    lasting = [
-        one.own
-        for one in _bursts(before, bursts)
-        if one.span.last >= MINUTES - bursts.gap_minutes and _is_clear(one, bursts)
-    ]
+    ends_after = MINUTES - bursts.gap_minutes
+    lasting = [one.own for one in _bursts(before, bursts) if one.span.last >= ends_after and _is_enough(one, bursts)]
     return before.sources.iloc[np.unique(np.concatenate([np.empty(0, dtype=np.int64), *lasting]))]
 
 
@@ -116,7 +117,7 @@ def _order(each: Incident) -> tuple[float, int, int, list[tuple[str, str, str]]]
     return -each.excess, each.first, each.last, sorted(each.scope)
 
 
-def _is_enough(each: Incident, bursts: Bursts) -> bool:
+def _is_enough(each: Incident | _Burst, bursts: Bursts) -> bool:
     return each.evidence >= bursts.evidence and each.excess >= bursts.least
 
 
@@ -133,13 +134,9 @@ def _bursts(counts: Counts, bursts: Bursts) -> Iterator[_Burst]:
                 excess = (series[0] - series[1])[:, inside].sum(axis=1)
                 own = _contributing(excess, series[1][:, inside].sum(axis=1))
                 one = _Burst(span, members[own], float(min(excess.sum(), excess[own].sum())))
-                if len(own) and (_is_clear(one, bursts) or _touches(span, bursts)):
+                if len(own) and (_is_enough(one, bursts) or _touches(span, bursts)):
                     failed[one.own, inside] = expected[one.own, inside] = 0.0
                     yield one
-
-
-def _is_clear(one: _Burst, bursts: Bursts) -> bool:
-    return one.span.evidence >= bursts.evidence and one.excess >= bursts.least
 
 
 def _touches(span: Span, bursts: Bursts) -> bool:
@@ -235,11 +232,7 @@ def _incident(counts: Counts, some: Sequence[_Burst], start: int, bursts: Bursts
 
 
 def _skipped(failed: Floats, expected: Floats, first: int) -> int:
-    """Return how many of the first minute's failures were usual ones before the begin.
-
-    The minute after it shows how many come per minute from then on; so the excess of the first minute shows how much of
-    it was left.
-    """
+    """Return how many of the first minute's failures were usual ones before the begin, by the minute after it."""
     more = failed[min(first + 1, MINUTES - 1)] - expected[first]
     if more <= 0:
         return 0
@@ -256,12 +249,6 @@ def _continues(one: Incident, other: Incident, bursts: Bursts) -> bool:
 
 
 def _joined(one: Incident, other: Incident) -> Incident:
-    return replace(
-        one,
-        last=other.last,
-        evidence=one.evidence + other.evidence,
-        scope=one.scope | other.scope,
-        failed=one.failed + other.failed,
-        expected=one.expected + other.expected,
-        attempts=None if one.attempts is None or other.attempts is None else one.attempts + other.attempts,
-    )
+    sums = {name: getattr(one, name) + getattr(other, name) for name in ("evidence", "failed", "expected")}
+    attempts = None if one.attempts is None or other.attempts is None else one.attempts + other.attempts
+    return replace(one, last=other.last, scope=one.scope | other.scope, attempts=attempts, **sums)

@@ -1,13 +1,13 @@
-"""The table ``tier_outcomes``: outcomes of the attempts after a wait, by tier and delay of the wait."""
+"""The tables that are sums of counts: ``tier_outcomes``, ``failure_groups`` and ``hourly``."""
 
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from ..estimate.wilson import Z_95
-from ..schema import TIER_OUTCOMES
-from .counts import WAITS, of
+from ..estimate.shares import Z_95
+from ..schema import FAILURE_GROUPS, HOURLY, TIER_OUTCOMES
+from .counts import FAILURES, HOURS, SUCCESSES, WAITS, of
 
 #: With fewer hours than this, their variance is not known.
 _ENOUGH_HOURS = 10
@@ -58,3 +58,34 @@ def wilson(successes: Column, trials: Column) -> tuple[Column, Column]:
         F.greatest((centre - margin) / (1 + weight), F.lit(0.0)),
         F.least((centre + margin) / (1 + weight), F.lit(1.0)),
     )
+
+
+def failure_groups(counts: DataFrame) -> DataFrame:
+    """Return the groups of each day (`FAILURE_GROUPS` and ``day``); failures without a fingerprint are left out.
+
+    ``counts``: those of the attempts. Exception and message are those of the first failure of the day, and of several
+    at the same time the first ones in order, so that every run has the same.
+    """
+    sums = [F.sum(name).alias(name) for name in ("failures", "exhausted", "tasks_touched")]
+    first = F.min(F.struct("first_seen", "exception_type", "exception_message")).alias("first")
+    tasks, last = F.sort_array(F.collect_set("task")).alias("tasks"), F.max("last_seen").alias("last_seen")
+    groups = of(counts, FAILURES).groupBy("day", "fingerprint").agg(*sums, first, tasks, last)
+    return groups.select("*", "first.*").select(*FAILURE_GROUPS.fieldNames(), "day")
+
+
+def hourly(counts: DataFrame) -> DataFrame:
+    """Return `HOURLY` and ``day``: attempts in the hour in which they ended, successes where their rollup began."""
+    hour = F.timestamp_seconds(F.floor(F.col("minute") / 60) * 3600).alias("hour")
+    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in HOURLY.fieldNames()[3:]]
+    found = counts.where(F.col("of").isin(HOURS, SUCCESSES)).groupBy(hour, "queue", "task").agg(*sums)
+    return found.withColumn("day", F.to_date("hour"))
+
+
+def ok_counts(counts: DataFrame) -> DataFrame:
+    """Return the successful first attempts ``ok`` by ``minute``, queue and task."""
+    return of(counts, SUCCESSES).groupBy("minute", "queue", "task").agg(F.sum("first_attempts").alias("ok"))
+
+
+def minute_of(time: str) -> Column:
+    """Return the minute of a time, as minutes since the epoch."""
+    return F.floor(F.unix_micros(time) / 60_000_000)

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from celery_rmq_delay.analytics.schema import EVENTS
+from celery_rmq_delay.analytics.storage.readers import ORIGIN
 from celery_rmq_delay.analytics.tables.along import unique, whole_tasks
+from celery_rmq_delay.analytics.tables.attempts import ended, still_open
 from celery_rmq_delay.analytics.tables.bursts import Bursts
 from celery_rmq_delay.analytics.tables.cleaning import by_task
-from celery_rmq_delay.analytics.tables.episodes import ended, still_open
-from celery_rmq_delay.analytics.tables.hourly import ok_counts
 from celery_rmq_delay.analytics.tables.incidents import DEFAULT, described, failed_firsts, failures_in, find, scopes_of
+from celery_rmq_delay.analytics.tables.outcomes import ok_counts
 from celery_rmq_delay.events.schema import ROLLUP, event_id
 
 Row = Mapping[str, Any]
-_Test = TypeVar("_Test", bound=Callable[..., None])
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=timezone.utc)
 
@@ -86,7 +87,8 @@ def frame(spark: SparkSession, events: Iterable[Row]) -> DataFrame:
 
 def plain_frame(spark: SparkSession, events: Iterable[Row]) -> DataFrame:
     """Return events as a frame."""
-    return spark.createDataFrame([tuple(row[name] for name in EVENTS.fieldNames()) for row in events], EVENTS)
+    columns = StructType([*EVENTS, *ORIGIN])
+    return spark.createDataFrame([tuple(row.get(name) for name in columns.names) for row in events], columns)
 
 
 def without_copies(events: DataFrame) -> DataFrame:
@@ -108,45 +110,6 @@ def rows(found: DataFrame) -> list[dict[str, Any]]:
 def counted(found: DataFrame, column: str) -> Counter[Any]:
     """Count the rows of a frame by the values of a column."""
     return Counter(dict(found.groupBy(column).count().collect()))
-
-
-class Stories:
-    """Events of many tests that Spark processes together, as one job for each test would be slower.
-
-    Used as a decorator it gives a test its events; `of` returns the resulting rows.
-    """
-
-    def __init__(self) -> None:
-        self._events: dict[str, tuple[Row, ...]] = {}
-
-    def __call__(self, *events: Row) -> Callable[[_Test], _Test]:
-        def remember(test: _Test) -> _Test:
-            self._events[test.__name__] = events
-            return test
-
-        return remember
-
-    def frame(self, spark: SparkSession) -> DataFrame:
-        """Return the events of all tests; their task ids are prefixed with the test's name."""
-        return frame(spark, [_named(test, row) for test, events in self._events.items() for row in events])
-
-    @staticmethod
-    def of(test: str, found: Iterable[Row]) -> list[Row]:
-        """Return the rows of one test, in the order of tasks, generations and attempts."""
-        of_test = [row for row in found if row["task_id"].startswith(f"{test}/")]
-        in_order = sorted(of_test, key=lambda row: (row["task_id"], row["generation"], row.get("attempt", 0)))
-        return [{**row, "task_id": row["task_id"].partition("/")[2]} for row in in_order]
-
-
-def _named(test: str, row: Row) -> Row:
-    task_id = row["task_id"]
-    return {**row, "event_id": f"{test}/{row['event_id']}", "task_id": task_id and f"{test}/{task_id}"}
-
-
-def exchanges(found: DataFrame) -> int:
-    """Return the number of hash exchanges in the plan of a frame."""
-    plan: Any = found._jdf
-    return str(plan.queryExecution().executedPlan().toString()).count("Exchange hashpartitioning")
 
 
 def assert_same(found: Iterable[Row], expected: Iterable[Row], key: Iterable[str]) -> None:

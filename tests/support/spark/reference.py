@@ -18,6 +18,12 @@ _Key = TypeVar("_Key", bound=Hashable)
 ENDS = ("recovered", "exhausted", "discarded")
 FAILED = ("parked", "exhausted")
 
+#: Columns of an attempt that are those of its event.
+COPIED = (
+    *("task", "queue", "worker", "runtime_ms", "exception_type", "fingerprint", "exception_message", "reason"),
+    *("ladder_ms", "max_retries"),
+)
+
 ATTEMPT_KEY = ("task_id", "generation", "attempt", "outcome")
 EPISODE_KEY = ("task_id", "generation")
 TIER_KEY = ("day", "task", "queue", "exception_type", "tier", "delay_ms")
@@ -41,10 +47,8 @@ def clean(rows: Iterable[Row], now: datetime) -> tuple[list[Row], Counter[str]]:
 
 def reason(row: Row, now: datetime) -> str | None:
     """Return the first reason for which a row is bad; None for a good one."""
-    for name in ("event_id", "kind", "occurred_at", "task", "queue", "worker", "generation", "attempt"):
-        if row[name] is None:
-            return f"missing:{name}"
-    for name in ("crashes", "ladder_ms"):
+    required = ("event_id", "kind", "occurred_at", "task", "queue", "worker", "generation", "attempt")
+    for name in (*required, "crashes", "ladder_ms"):
         if row[name] is None:
             return f"missing:{name}"
     if row["kind"] == "rollup" and row["ok_count"] is None:
@@ -75,12 +79,8 @@ def attempts(events: Iterable[Row]) -> list[Row]:
 
 def _attempts_of(task_id: str, generation: int, events: list[Row], cut: set[int]) -> list[Row]:
     """Walk along the attempts of one task; after those in ``cut`` a person did not let it wait."""
-    steps = []
     by_number = _grouped(events, lambda event: (event["attempt"], event["kind"] == "discarded"))
-    for number, is_discard in sorted(by_number):
-        steps.append(
-            (number, is_discard, _winner(by_number[number, is_discard]), _parked(by_number[number, is_discard]))
-        )
+    steps = [(*key, _winner(some), _parked(some)) for key, some in sorted(by_number.items(), key=lambda pair: pair[0])]
     origin = _origin(steps)
     rows: list[Row] = []
     before: tuple[int, Row, Row | None] | None = None
@@ -119,10 +119,7 @@ def _attempts_of(task_id: str, generation: int, events: list[Row], cut: set[int]
             "task_id": task_id,
             "generation": generation,
             "attempt": number,
-            **{
-                name: event[name] for name in ("task", "queue", "worker", "runtime_ms", "exception_type", "fingerprint")
-            },
-            **{name: event[name] for name in ("exception_message", "reason", "ladder_ms", "max_retries")},
+            **{name: event[name] for name in COPIED},
             "outcome": outcome,
             "ended_at": event["occurred_at"],
             "tier": wait.get("tier"),
@@ -190,22 +187,11 @@ def episodes(found: Sequence[Row]) -> list[Row]:
             {
                 "task_id": task_id,
                 "generation": generation,
-                "task": last["task"],
-                "queue": last["queue"],
-                "exception_type": last["episode"]["exception_type"],
+                **{name: last[name] for name in ("task", "queue", "reason", "ladder_ms", "max_retries", "day")},
+                **last["episode"],
                 "outcome": end["outcome"] if end else "open",
-                "reason": last["reason"],
-                "first_failed_at": last["episode"]["first_failed_at"],
                 "ended_at": end["ended_at"] if end else None,
-                "failed_attempts": last["episode"]["failed_attempts"],
-                "wasted_ms": last["episode"]["wasted_ms"],
-                "low_seconds": last["episode"]["low_seconds"],
                 "high_seconds": last["t_seconds"] if last["outcome"] == "recovered" else None,
-                "ladder_ms": last["ladder_ms"],
-                "max_retries": last["max_retries"],
-                "waited_ms": last["episode"]["waited_ms"],
-                "exact_waits": last["episode"]["exact_waits"],
-                "day": last["day"],
             }
         )
     return rows
