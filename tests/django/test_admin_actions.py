@@ -19,8 +19,8 @@ from celery_rmq_delay import RetryableTask, before_requeue
 from celery_rmq_delay.contrib.django.models import FailureGroup, Operation, OperationItem, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services import stats
 from celery_rmq_delay.contrib.django.services.actors import Actor
+from celery_rmq_delay.contrib.django.services.operations import actions
 from celery_rmq_delay.contrib.django.services.operations import requests as operations
-from celery_rmq_delay.contrib.django.services.operations.actions import requeue
 from celery_rmq_delay.contrib.django.services.operations.background import next_operation
 from celery_rmq_delay.contrib.django.services.prune import prune
 from celery_rmq_delay.exceptions import OperationBusyError
@@ -407,7 +407,7 @@ def test_a_requeue_shows_how_many_tasks_have_expired(client: Client, monkeypatch
     page = ask(client, "requeue", select_across="1").content.decode()
     assert "3 of these tasks have expired and are skipped, unless you requeue without expiry." in page
     assert 'name="without_expiry"' in page
-    monkeypatch.setattr(requeue, "CHECKED", 2)
+    monkeypatch.setattr(actions, "CHECKED", 2)
     with CaptureQueriesContext(connection) as queries:
         page = ask(client, "requeue", select_across="1").content.decode()
     assert re.search(r"At least \d of these tasks ha(s|ve) expired .* The first 2 were checked\.", page)

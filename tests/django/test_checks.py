@@ -89,30 +89,22 @@ def test_e003_times_without_a_zone() -> None:
     assert list(found()) == ["E003"]
 
 
-def test_e004_install_was_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, project(installed=False))
-    reported = found()
-    assert list(reported) == ["E004"]
-    assert "shop" in reported["E004"].msg
-
-
-def test_e005_a_broker_that_is_not_rabbitmq(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, project(broker="memory://"))
-    reported = found()
-    assert list(reported) == ["E005"]
-    assert "'memory'" in reported["E005"].msg
-
-
 @pytest.mark.parametrize(
-    ("hook", "found_as"),
-    [("shop.nowhere.redact", "shop"), ("os.path.nothing", "nothing"), (f"{__name__}.PATH", "PATH")],
+    ("check", "options", "texts"),
+    [
+        ("E004", {"installed": False}, ["shop"]),
+        ("E005", {"broker": "memory://"}, ["'memory'"]),
+        ("E006", {"redact": {"hook": "shop.nowhere.redact"}}, ["shop.nowhere.redact"]),
+        ("E006", {"redact": {"hook": "os.path.nothing"}}, ["os.path.nothing", "nothing"]),
+        ("E006", {"redact": {"hook": f"{__name__}.PATH"}}, [f"{__name__}.PATH", "PATH"]),
+        ("W002", {"events": False}, []),
+    ],
 )
-def test_e006_a_hook_that_is_not_there(monkeypatch: pytest.MonkeyPatch, hook: str, found_as: str) -> None:
-    use(monkeypatch, project(redact={"hook": hook}))
+def test_an_app_with_a_problem(monkeypatch: pytest.MonkeyPatch, check: str, options: Any, texts: list[str]) -> None:
+    use(monkeypatch, project(**options))
     reported = found()
-    assert list(reported) == ["E006"]
-    assert hook in reported["E006"].msg
-    assert found_as in reported["E006"].msg
+    assert list(reported) == [check]
+    assert all(text in reported[check].msg for text in texts)
 
 
 def test_e006_a_hook_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,11 +135,6 @@ def test_w001_includes_the_ladders_of_tasks(monkeypatch: pytest.MonkeyPatch) -> 
     made.task(base=RetryableTask, name="shop.import", tiers=["10d"], shared=False)(import_prices)
     use(monkeypatch, made)
     assert "task shop.import takes 10d" in found()["W001"].msg
-
-
-def test_w002_events_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, project(events=False))
-    assert list(found()) == ["W002"]
 
 
 def test_w003_mail_without_recipients() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -23,20 +22,6 @@ def test_each_test_begins_with_empty_tables(database: Database, turn: int) -> No
     assert connection.vendor == database.vendor
     assert not FailureGroup.objects.exists()
     assert seen(f"turn {turn}").pk == 1
-
-
-def test_another_thread_sees_written_rows(database: Database) -> None:
-    seen("a")
-    found: list[int] = []
-
-    def look() -> None:
-        found.append(FailureGroup.objects.count())
-        connection.close()
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    assert found == [1]
 
 
 def test_rows_that_the_end_of_a_test_could_not_delete_are_deleted_for_the_next_one(

@@ -16,7 +16,7 @@ from celery.backends.base import DisabledBackend
 
 from celery_rmq_delay.contrib.django.models import Operation, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
-from celery_rmq_delay.contrib.django.services.operations import results, states
+from celery_rmq_delay.contrib.django.services.operations import states
 from celery_rmq_delay.contrib.django.services.operations.requests import freeze, run
 from tests.support.django import shop
 from tests.support.django.records import record
@@ -41,9 +41,9 @@ class HangingBackend(DisabledBackend):
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give up soon, with many windows of few tasks."""
-    monkeypatch.setattr(results, "SILENCE", 0.5)
+    monkeypatch.setattr(states, "SILENCE", 0.5)
     monkeypatch.setattr(states, "WINDOW", 2)
-    monkeypatch.setattr(results._Writer, "left", None)
+    monkeypatch.setattr(states._Writer, "left", None)
 
 
 @contextmanager
@@ -71,16 +71,14 @@ def silent_server() -> Iterator[tuple[str, list[socket.socket]]]:
 def discarded(count: int = 40) -> Operation:
     """Discard new tasks."""
     ids = [record().pk for _ in range(count)]
-    return run(freeze("discard", TaskRecord.objects.filter(pk__in=ids), actor=Actor(None, "alice"), reason=""))
+    return run(freeze("discard", TaskRecord.objects.filter(pk__in=ids), actor=Actor(None, "alice")))
 
 
 def threads() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if isinstance(each, results._Writer)]
+    return [each for each in threading.enumerate() if isinstance(each, states._Writer)]
 
 
-def test_a_silent_result_backend_is_given_up_once_for_the_whole_operation(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_silent_result_backend_is_given_up_once_for_the_whole_operation(caplog: pytest.LogCaptureFixture) -> None:
     with silent_server() as (url, accepted), shop.of(shop.make(NO_BROKER, result_backend=url)):
         began = time.monotonic()
         operation = discarded()
@@ -120,8 +118,8 @@ def test_a_result_backend_that_still_hangs_gets_no_second_thread(monkeypatch: py
 
 
 def test_results_that_take_long_together_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "SECONDS", 0.3)
-    monkeypatch.setattr(results, "SECONDS_PER_TASK", 0.0)
+    monkeypatch.setattr(states, "SECONDS", 0.3)
+    monkeypatch.setattr(states, "SECONDS_PER_TASK", 0.0)
     monkeypatch.setattr(HangingBackend, "mark_as_revoked", lambda *_, **__: time.sleep(0.2))
     with shop.of(shop.make(NO_BROKER, result_backend=f"{__name__}:HangingBackend")):
         assert discarded(10).message == f"10 discarded. {NOTE}"

@@ -17,8 +17,7 @@ from celery_rmq_delay.contrib.django.collecting.status import Status
 from celery_rmq_delay.contrib.django.models import CollectorStatus, TaskState
 from celery_rmq_delay.contrib.django.queries import DIFFERS_AFTER
 from celery_rmq_delay.contrib.django.services import counts
-from celery_rmq_delay.contrib.django.services.counts import BrokerCounts
-from celery_rmq_delay.contrib.django.services.drift import parked_difference
+from celery_rmq_delay.contrib.django.services.counts import BrokerCounts, parked_difference
 from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django import people
 from tests.support.django.admin_pages import BASE
@@ -34,23 +33,16 @@ def parked(count: int, now: datetime, seconds: float, **given: Any) -> None:
         record(TaskState.PARKED, due_at=now + timedelta(seconds=seconds), **{**WAITING, **given})
 
 
+#: What the delay queues hold, the events that wait, and the difference.
+CASES = [
+    (5, 0, 0), (8, 0, 0), (9, 0, 1), (4, 0, -1), (0, 0, -5), (12, 4, 0), (13, 4, 1), (1, 4, 0), (0, 4, -1),
+    (8, None, 0),
+]  # fmt: skip
+
+
 @POSTGRES_TABLES
 @pytest.mark.usefixtures("tables")
-@pytest.mark.parametrize(
-    ("held", "events", "expected"),
-    [
-        (5, 0, 0),
-        (8, 0, 0),
-        (9, 0, 1),
-        (4, 0, -1),
-        (0, 0, -5),
-        (12, 4, 0),
-        (13, 4, 1),
-        (1, 4, 0),
-        (0, 4, -1),
-        (8, None, 0),
-    ],
-)
+@pytest.mark.parametrize(("held", "events", "expected"), CASES)
 def test_the_difference_is_what_is_left_beyond_what_is_in_flight(held: int, events: int | None, expected: int) -> None:
     now = timezone.now()
     parked(5, now, 3600)

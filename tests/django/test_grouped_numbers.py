@@ -12,8 +12,8 @@ from django.utils import timezone
 from celery_rmq_delay.contrib.django.messages import stored
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
+from celery_rmq_delay.contrib.django.services.operations import actions
 from celery_rmq_delay.contrib.django.services.operations import requests as operations
-from celery_rmq_delay.contrib.django.services.operations.actions import requeue
 from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django import seed
 from tests.support.django.admin_pages import BASE, ask
@@ -50,13 +50,13 @@ def test_the_confirmation_page_groups_all_its_numbers(client: Client, monkeypatc
     kept = stored(amqp.Message(seed.call(1), application_headers={"id": "task", "expires": "2026-01-31T12:00:00Z"}))
     with_message = TaskRecord.objects.exclude(call_digest="")
     Payload.objects.bulk_create(Payload(record=each, stored_at=seed.now(), **vars(kept)) for each in with_message)
-    monkeypatch.setattr(requeue, "CHECKED", 2_040)
+    monkeypatch.setattr(actions, "CHECKED", 2_040)
     address = f"{BASE}/taskrecord/"
     page = ask(client, "requeue", select_across="1", address=address).content.decode()
     for shown in ("2,050 tasks", "1,010 other", "1,020 of these", "At least 1,0", "first 2,040"):
         assert shown in text_of(page), shown
     assert ungrouped(page) == []
-    monkeypatch.setattr(requeue, "CHECKED", 3_000)
+    monkeypatch.setattr(actions, "CHECKED", 3_000)
     page = ask(client, "requeue", select_across="1", address=address).content.decode()
     assert "1,030 of these tasks have expired" in text_of(page)
     assert ungrouped(page) == []

@@ -17,7 +17,7 @@ from celery_rmq_delay.contrib.django.collecting.reading import Rollup
 from celery_rmq_delay.contrib.django.models import Attempt, Operation, Tally, TaskRecord
 from celery_rmq_delay.contrib.django.services import history_export
 from celery_rmq_delay.contrib.django.services.history_export import days, export_days
-from celery_rmq_delay.contrib.django.services.operations.notes import add_to_history
+from celery_rmq_delay.contrib.django.services.operations.claims import add_to_history
 from celery_rmq_delay.events.schema import EXHAUSTED, RECOVERED, REQUEUED, ROLLUP
 from tests.support.django.commands import manage
 from tests.support.django.history import rows

@@ -7,26 +7,29 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from html import unescape
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pyarrow as pa
 import pytest
-from django.core.management import CommandError
+from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from pyarrow import fs
 
 from celery_rmq_delay.contrib.django.admin.outcomes import wilson
+from celery_rmq_delay.contrib.django.conf import conf
 from celery_rmq_delay.contrib.django.models import InsightRun, Row
 from celery_rmq_delay.contrib.django.services import insight_rows, insight_tables
 from celery_rmq_delay.contrib.django.services import insight_runs as service
 from celery_rmq_delay.contrib.django.services.insight_tables import TABLES
-from celery_rmq_delay.exceptions import OutputError
+from celery_rmq_delay.exceptions import OutputError, SettingsError
 from celery_rmq_delay.history.output import CURRENT, manifest_of, table_files
 from celery_rmq_delay.history.tables import FIGURES
 from celery_rmq_delay.ladders import Ladder
@@ -67,6 +70,12 @@ def shown(query: str = "", *permissions: str) -> str:
     return page
 
 
+def shown_of(output: Path) -> str:
+    """Return the page of an output, which is loaded first."""
+    service.load(str(output))
+    return shown()
+
+
 def loaded(table: str) -> list[Row]:
     """Return the loaded rows of a table."""
     return InsightRun.objects.get().rows_of(table)
@@ -92,7 +101,9 @@ def test_spark_writes_the_types_of_the_schema() -> None:
         assert by_spark == [(each.name, str(each.type)) for each in written], table
 
 
-def test_a_finished_output_is_loaded(database: Any, output: Path) -> None:
+def test_a_finished_output_is_loaded_with_figures_backtest_and_advice_per_exception(
+    database: Any, output: Path
+) -> None:
     run = service.load(str(output), source="s3://key:secret@shop/history")
     assert (run.first_day, run.last_day) == (TODAY - timedelta(days=6), TODAY)
     assert "secret" not in run.input_url
@@ -112,10 +123,9 @@ def test_a_finished_output_is_loaded(database: Any, output: Path) -> None:
     assert len(charge.points) == 291
     (what_if,) = loaded("what_if")
     assert what_if.figures["recovery"] == pytest.approx([0.95, 0.9215, 0.969])
-
-
-def test_figures_backtest_and_advice_per_exception_are_loaded(database: Any, output: Path) -> None:
-    service.load(str(output))
+    before = run.rows
+    assert service.load(output.as_uri()).rows == before, "loading again replaces everything and changes nothing"
+    assert InsightRun.objects.count() == 1
     whole, charge, mail, refused, few = loaded("ladder_advice")
     assert (whole.counted, whole.recoveries, whole.lost, charge.lost, mail.lost) == (8_102, 7_003, 12, 0, None)
     assert set(whole.current) == set(whole.advised) == set(FIGURES)
@@ -139,14 +149,6 @@ def test_an_output_on_an_object_store_is_loaded(sqlite: Any, output: Path, store
     run = service.load(url)
     assert run.output_url == "s3://bucket/history-insights"
     assert len(loaded("tier_outcomes")) == 8
-
-
-def test_loading_again_replaces_everything_and_changes_nothing(sqlite: Any, output: Path) -> None:
-    service.load(str(output))
-    before = [(row.task, row.tier, row.parked) for row in loaded("tier_outcomes")]
-    service.load(output.as_uri())
-    assert [(row.task, row.tier, row.parked) for row in loaded("tier_outcomes")] == before
-    assert InsightRun.objects.count() == 1
 
 
 def test_only_the_last_day_counts_where_each_day_has_all(sqlite: Any, output: Path) -> None:
@@ -186,14 +188,6 @@ def test_loaded_rows_are_bounded_and_the_page_states_how_many_are_left_out(sqlit
     assert len(page) < 600_000
 
 
-def test_a_page_takes_at_most_six_queries(sqlite: Any, output: Path) -> None:
-    service.load(str(output))
-    browser = people.staff(*people.VIEWS)
-    with CaptureQueriesContext(connection) as queries:
-        assert browser.get(PAGE).status_code == 200
-    assert len(queries) <= 6, len(queries)
-
-
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_names_stay_text(database: Any, tmp_path: Path, text: str) -> None:
     task = (text, text, text, *insights.TASKS[0][3:])
@@ -206,19 +200,13 @@ def test_hostile_names_stay_text(database: Any, tmp_path: Path, text: str) -> No
     insights.write(tmp_path, "exception_advice", TODAY, errors)
     named = {"task": text, "queue": text, "exception_type": text}
     insights.write(tmp_path, "tier_outcomes", TODAY, [{**insights.outcomes(1)[0], **named}])
-    insights.write(
-        tmp_path,
-        "incidents",
-        TODAY,
-        [{**insights.incidents(TODAY)[0], **{name: [text] for name in ("queues", "tasks", "exceptions")}}],
-    )
-    insights.write(
-        tmp_path, "what_if", TODAY, [{**insights.what_if(), "queue": text, "enough_data": True, "episodes": 1}]
-    )
+    lists = {name: [text] for name in ("queues", "tasks", "exceptions")}
+    insights.write(tmp_path, "incidents", TODAY, [{**insights.incidents(TODAY)[0], **lists}])
+    what_if = {**insights.what_if(), "queue": text, "enough_data": True, "episodes": 1}
+    insights.write(tmp_path, "what_if", TODAY, [what_if])
     insights.write(tmp_path, "hourly", TODAY, insights.hours(TODAY))
     insights.report(tmp_path, TODAY)
-    service.load(str(tmp_path))
-    page = shown()
+    page = shown_of(tmp_path)
     assert "<script>alert" not in page
     assert 'onmouseover="' not in page
     assert "49{%" not in page
@@ -232,20 +220,32 @@ def test_an_empty_page_names_the_command_to_run(sqlite: Any) -> None:
     assert "manage.py rmq_delay_insights" in shown()
 
 
-def test_the_page_warns_of_insights_that_are_old(sqlite: Any, tmp_path: Path) -> None:
-    service.load(str(insights.finished(tmp_path, TODAY - timedelta(days=30))))
-    assert "for newer ones" in shown()
+def test_the_page_warns_of_insights_that_are_old_and_of_workers_whose_clocks_differ(
+    sqlite: Any, tmp_path: Path
+) -> None:
+    day = TODAY - timedelta(days=30)
+    insights.report(insights.finished(tmp_path, day), day, clocks={"w4@shop": -60.2})
+    page = words(shown_of(tmp_path))
+    assert "for newer ones" in page
+    assert "The clocks of these workers differ, so that times on this page are wrong: w4@shop" in page
 
 
-def test_the_page_shows_curve_ladders_outcomes_and_incidents(sqlite: Any, output: Path) -> None:
-    service.load(str(output))
-    page = shown()
+def test_the_page_shows_curve_ladders_outcomes_and_incidents_with_few_queries(sqlite: Any, output: Path) -> None:
+    page = shown_of(output)
     assert page.count('class="rmq-tier rmq-tier-today"') == page.count('class="rmq-tier rmq-tier-advised"') == 3
     for text in ("15s, 2m, 30m", "5s, 30s, 5m", insights.TOO_FEW, "2,120 failures: today&#x27;s ladder is as good"):
         assert text in page
     assert "&quot;payments&quot;: {&quot;tiers&quot;: [&quot;15s&quot;, &quot;2m&quot;, &quot;30m&quot;]}," in page
     assert "&quot;mail&quot;" not in page
     assert page.count('class="rmq-bar rmq-bar-incident"') == 2
+    assert "<h3><bdi>ValueError</bdi></h3>" in shown("?exception=ValueError")
+    assert "<h3><bdi>orders.tasks.charge</bdi></h3>" in shown("?task=unknown")
+    browser = people.staff(*people.VIEWS)
+    with CaptureQueriesContext(connection) as queries:
+        assert browser.get(PAGE).status_code == 200
+    assert len(queries) <= 6, len(queries)
+    assert browser.head(PAGE).status_code == 200
+    assert browser.post(PAGE).status_code == 403
 
 
 def words(page: str) -> str:
@@ -254,8 +254,7 @@ def words(page: str) -> str:
 
 
 def test_the_page_states_which_figures_are_counted_and_shows_the_backtest(sqlite: Any, output: Path) -> None:
-    service.load(str(output))
-    shown_words = words(shown())
+    shown_words = words(shown_of(output))
     for text in (
         "Today 5s, 30s, 5m counted, 8,102 failures 83 % 81 %\N{EN DASH}85 % 2.41",
         "Advised 15s, 2m, 30m estimated 94 %",
@@ -273,16 +272,9 @@ def test_the_page_states_which_figures_are_counted_and_shows_the_backtest(sqlite
     assert shown_words.count("counted recoveries") == 1
 
 
-def test_the_page_warns_of_workers_whose_clocks_differ(sqlite: Any, output: Path) -> None:
-    insights.report(output, TODAY, clocks={"w4@shop": -60.2})
-    service.load(str(output))
-    assert "The clocks of these workers differ, so that times on this page are wrong: w4@shop" in words(shown())
-
-
 def test_a_ladder_that_failed_its_backtest_is_shown_with_the_reason_and_not_advised(sqlite: Any, output: Path) -> None:
     insights.write(output, "ladder_advice", TODAY, [insights.ladders()[3]])
-    service.load(str(output))
-    page = shown()
+    page = shown_of(output)
     assert insights.REFUSED.removeprefix("keep") in words(page)
     assert "Today 30s, 5m 91 % 1.40 40s 5m30s 9 % Not advised 2m, 2m 74 % 1.30" in words(page)
     assert 'id="rmq-snippet"' not in page
@@ -290,8 +282,7 @@ def test_a_ladder_that_failed_its_backtest_is_shown_with_the_reason_and_not_advi
 
 
 def test_the_page_states_which_errors_no_retry_helps_and_which_need_no_long_tier(sqlite: Any, output: Path) -> None:
-    service.load(str(output))
-    page = shown()
+    page = shown_of(output)
     assert (
         "orders.errors.CardRefused never recovered in 412 failures; the last attempt came 5m35s after the first "
         "(95 % interval: at most 1.0 % recover) . "
@@ -358,23 +349,14 @@ def test_a_named_ladder_with_too_few_data_shows_the_reason(sqlite: Any, output: 
     few = {"queue": "default", "ladder_ms": [1_000], "enough_data": False, "reason": insights.TOO_FEW, "episodes": 37}
     insights.write(output, "ladder_advice", TODAY, [])
     insights.write(output, "what_if", TODAY, [few])
-    service.load(str(output))
-    assert insights.TOO_FEW[1:] in shown()
-
-
-def test_each_curve_has_an_address(sqlite: Any, output: Path) -> None:
-    service.load(str(output))
-    page = shown("?exception=ValueError")
-    assert "<h3><bdi>ValueError</bdi></h3>" in page
-    assert "<h3><bdi>orders.tasks.charge</bdi></h3>" in shown("?task=unknown")
+    assert insights.TOO_FEW[1:] in shown_of(output)
 
 
 def test_an_output_with_nothing_but_a_curve_of_nothing_is_shown(sqlite: Any, tmp_path: Path) -> None:
     for table in insights.SCHEMAS:
         insights.write(tmp_path, table, TODAY, [])
     insights.report(tmp_path, TODAY)
-    service.load(str(tmp_path))
-    page = shown()
+    page = shown_of(tmp_path)
     assert "No task has been retried" in page
     assert "No incident" in page
 
@@ -418,24 +400,11 @@ def test_a_later_run_of_days_that_came_without_failures_is_the_newest(sqlite: An
     assert loaded("recovery_curve") == []
 
 
-def test_a_deleted_table_of_the_run_is_an_error(sqlite: Any, output: Path) -> None:
-    shutil.rmtree(insights.folder(output, "ladder_advice"))
-    with pytest.raises(OutputError, match=f"The table 'ladder_advice' of {TODAY} is missing"):
-        service.load(str(output))
-
-
 def test_old_days_of_a_table_can_be_deleted(sqlite: Any, output: Path) -> None:
     insights.report(output, TODAY)
     shutil.rmtree(insights.folder(output, "incidents") / f"day={TODAY - timedelta(days=4)}")
     service.load(str(output))
     assert len(loaded("incidents")) == 1
-
-
-@pytest.mark.parametrize("more", [{"first_day": None}, {"last_day": "Monday"}])
-def test_a_report_without_days_is_an_error(sqlite: Any, output: Path, more: dict[str, Any]) -> None:
-    insights.report(output, TODAY, **more)
-    with pytest.raises(OutputError, match="is damaged: its days are not dates"):
-        service.load(str(output))
 
 
 @pytest.mark.parametrize(
@@ -465,34 +434,56 @@ def test_without_pyarrow_the_error_names_what_to_install(
             read(str(output))
 
 
-def test_an_unknown_scheme_is_an_error(sqlite: Any) -> None:
-    with pytest.raises(OutputError, match="gopher://shop/insights cannot be opened"):
-        service.load("gopher://shop/insights")
+def test_an_unknown_scheme_is_an_error_without_credentials(sqlite: Any) -> None:
+    with pytest.raises(OutputError, match="gopher://shop/insights cannot be opened") as raised:
+        service.load("gopher://reader:open-sesame@shop/insights")
+    assert "open-sesame" not in str(raised.value)
 
 
-def test_a_missing_column_is_an_error_and_the_old_insights_stay(sqlite: Any, output: Path) -> None:
-    service.load(str(output))
-    schema = insights.SCHEMAS["incidents"]
-    insights.write(output, "incidents", TODAY, [], schema.remove(schema.get_field_index("peak_per_minute")))
-    with pytest.raises(OutputError, match=r"'incidents' has no column 'peak_per_minute'.* again, with --from: `py"):
-        service.load(str(output))
-    assert InsightRun.objects.count() == 1
-    assert len(loaded("incidents")) == 2
+def written(table: str, rows: insights.Rows, schema: pa.Schema | None = None) -> Callable[[Path], Path]:
+    return lambda output: insights.write(output, table, TODAY, rows, schema)
 
 
-def test_a_column_of_another_type_is_an_error(sqlite: Any, output: Path) -> None:
-    schema = insights.SCHEMAS["hourly"]
-    wrong = schema.set(schema.get_field_index("failures"), pa.field("failures", pa.string()))
-    insights.write(output, "hourly", TODAY, [], wrong)
-    with pytest.raises(OutputError, match=r"Column 'failures' of the table 'hourly' is string .* not a whole number"):
-        service.load(str(output))
-
-
-def test_a_truncated_file_is_an_error(sqlite: Any, output: Path) -> None:
+def truncated(output: Path) -> None:
     path = insights.write(output, "tier_outcomes", TODAY, insights.outcomes(1))
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(OutputError, match=r"part-0.parquet of the table 'tier_outcomes' cannot be read"):
+
+
+INCIDENTS, HOURLY = insights.SCHEMAS["incidents"], insights.SCHEMAS["hourly"]
+WITHOUT_PEAK = INCIDENTS.remove(INCIDENTS.get_field_index("peak_per_minute"))
+TEXTS = HOURLY.set(HOURLY.get_field_index("failures"), pa.field("failures", pa.string()))
+ENDLESS = {**insights.incidents(TODAY)[0], "ended_at": None}
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a table was deleted": (
+        lambda output: shutil.rmtree(insights.folder(output, "ladder_advice")),
+        f"The table 'ladder_advice' of {TODAY} is missing",
+    ),
+    "no first day": (lambda output: insights.report(output, TODAY, first_day=None), "its days are not dates"),
+    "no last day": (lambda output: insights.report(output, TODAY, last_day="Monday"), "is damaged: its days are not"),
+    "a column is missing": (
+        written("incidents", [], WITHOUT_PEAK),
+        r"'incidents' has no column 'peak_per_minute'.* again, with --from: `py",
+    ),
+    "a column of another type": (
+        written("hourly", [], TEXTS),
+        r"Column 'failures' of the table 'hourly' is string .* not a whole number",
+    ),
+    "a truncated file": (truncated, r"part-0.parquet of the table 'tier_outcomes' cannot be read"),
+    "an incident without its end": (
+        written("incidents", [ENDLESS]),
+        "'ended_at' of the table 'incidents' is null in a row",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_output_is_an_error_and_the_old_insights_stay(sqlite: Any, output: Path, name: str) -> None:
+    before, (damage, error) = service.load(str(output)), DAMAGES[name]
+    damage(output)
+    with pytest.raises(OutputError, match=error):
         service.load(str(output))
+    assert InsightRun.objects.get() == before
+    assert len(loaded("incidents")) == 2
 
 
 def test_a_database_error_leaves_the_old_insights(sqlite: Any, output: Path) -> None:
@@ -511,19 +502,10 @@ def test_a_database_error_leaves_the_old_insights(sqlite: Any, output: Path) -> 
     assert len(loaded("ladder_advice")) == 5
 
 
-def test_an_incident_without_its_end_is_an_error(sqlite: Any, output: Path) -> None:
-    insights.write(output, "incidents", TODAY, [{**insights.incidents(TODAY)[0], "ended_at": None}])
-    with pytest.raises(OutputError, match="'ended_at' of the table 'incidents' is null in a row"):
-        service.load(str(output))
-
-
 def test_times_and_numbers_of_other_writers_are_understood(sqlite: Any, output: Path) -> None:
     schema = insights.SCHEMAS["incidents"]
-    for name, kind in (
-        ("started_at", pa.timestamp("ns")),
-        ("tasks_touched", pa.int32()),
-        ("recovered_share", pa.float32()),
-    ):
+    kinds = {"started_at": pa.timestamp("ns"), "tasks_touched": pa.int32(), "recovered_share": pa.float32()}
+    for name, kind in kinds.items():
         schema = schema.set(schema.get_field_index(name), pa.field(name, kind))
     row = insights.incidents(TODAY)[0]
     rows = [{**row, "started_at": row["started_at"].replace(tzinfo=None), "recovered_share": float("nan")}]
@@ -572,12 +554,6 @@ def test_insights_are_beside_the_history_unless_the_settings_name_another_place(
         assert service.output_url() == place
 
 
-def test_the_page_answers_a_head_and_nothing_that_could_change_it(sqlite: Any) -> None:
-    browser = people.staff("view_insightrun")
-    assert browser.head(PAGE).status_code == 200
-    assert browser.post(PAGE).status_code == 403
-
-
 def test_credentials_are_not_in_the_list_of_processes_nor_in_the_output(
     sqlite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -586,20 +562,16 @@ def test_credentials_are_not_in_the_list_of_processes_nor_in_the_output(
     child.write_text('#!/bin/sh\necho "$@"\necho "$RMQ_DELAY_HISTORY_URL to $RMQ_DELAY_INSIGHTS_URL"\nexit 2\n')
     child.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(child))
-    lines: list[str] = []
-    source, place = ("s3://reader:open-sesame@shop/history", "s3://writer:shut-sesame@shop/insights?region=eu-1")
-    with pytest.raises(OutputError) as raised:
-        service.run_and_load(source, place, report=lines.append, first=TODAY, conf=["a=b"], ladders=["payments=30s,5m"])
-    options, urls = lines
-    assert options == f"-m celery_rmq_delay.analytics run --from={TODAY} --conf=a=b --ladder=payments=30s,5m"
-    assert urls.startswith("s3://shop/history to s3://")
-    assert "sesame" not in f"{urls}{raised.value}"
-
-
-def test_errors_show_no_credentials(sqlite: Any) -> None:
-    with pytest.raises(OutputError) as raised:
-        service.load("gopher://reader:open-sesame@shop/insights")
-    assert "open-sesame" not in str(raised.value)
+    of_run = ("--from", "2026-01-31", "--conf", "a=b", "--ladder", "payments=30s,5m", "--ladder", "mails=1s")
+    urls = ("--input", "s3://reader:open-sesame@shop/history", "--output", "s3://writer:shut-sesame@shop/i?region=eu-1")
+    shown = StringIO()
+    with pytest.raises(CommandError) as raised:
+        call_command("rmq_delay_insights", *of_run, *urls, stdout=shown)
+    options, passed = shown.getvalue().splitlines()
+    text = "--from=2026-01-31 --conf=a=b --ladder=payments=30s,5m --ladder=mails=1s"
+    assert options == f"-m celery_rmq_delay.analytics run {text}"
+    assert passed.startswith("s3://shop/history to s3://")
+    assert "sesame" not in f"{passed}{raised.value}"
 
 
 @pytest.mark.parametrize(
@@ -662,8 +634,5 @@ def test_the_interval_of_a_share_is_wilsons() -> None:
 
 
 def test_the_address_of_the_insights_is_checked(sqlite: Any) -> None:
-    from celery_rmq_delay.contrib.django.conf import conf
-    from celery_rmq_delay.exceptions import SettingsError
-
     with override_settings(RMQ_DELAY={"INSIGHTS_URL": 7}), pytest.raises(SettingsError, match="INSIGHTS_URL"):
         conf()

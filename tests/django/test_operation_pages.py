@@ -21,14 +21,14 @@ from celery_rmq_delay.contrib.django.models import (
 )
 from celery_rmq_delay.contrib.django.services.actors import Actor, note_done
 from celery_rmq_delay.contrib.django.services.operations import background
+from celery_rmq_delay.contrib.django.services.operations.background import presence
 from celery_rmq_delay.contrib.django.services.operations.lease import STALE_AFTER, Lease
-from celery_rmq_delay.contrib.django.services.operations.operators import Presence
 from celery_rmq_delay.contrib.django.services.operations.requests import cancel, freeze, run
 from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django import people, seed
 from tests.support.django.admin_pages import BASE, confirm, messages_of
 from tests.support.django.markup import faults
-from tests.support.django.records import record
+from tests.support.django.records import group, record
 
 pytestmark = pytest.mark.usefixtures("shop")
 
@@ -97,8 +97,8 @@ def test_an_operation_that_waits_shows_for_what(client: Client, monkeypatch: pyt
     Lease.take(first)
     assert note(page_of(client, first)) == ""
     assert note(page_of(client, second)) == no_process, "a command may run the first one alone"
-    with Presence() as presence:
-        presence.beat()
+    with presence() as beat:
+        beat()
         after = f"Operation {first.pk} is running now: this one begins after it."
         assert note(page_of(client, second)) == after
         assert note(page_of(client, third)) == f"{after} 1 older operation begins before it."
@@ -116,8 +116,8 @@ def test_an_operation_whose_process_is_silent_shows_it(client: Client) -> None:
     Operation.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=5))
     text = "Its process has sent no heartbeat for 5 min."
     assert note(page_of(client, operation)).startswith(f"{text} No operator process runs")
-    with Presence() as presence:
-        presence.beat()
+    with presence() as beat:
+        beat()
         assert note(page_of(client, operation)) == f"{text} Another process continues it."
 
 
@@ -202,13 +202,7 @@ def test_a_discard_is_undone_for_the_tasks_that_it_has_discarded(client: Client)
 
 
 def test_a_mute_is_undone(client: Client) -> None:
-    groups = [
-        FailureGroup.objects.create(
-            fingerprint=str(number), muted=True, first_seen=timezone.now(), last_seen=timezone.now()
-        )
-        for number in range(2)
-    ]
-    numbers = [group.pk for group in groups]
+    numbers = [group(muted=True).pk for _ in range(2)]
     mute = note_done(Kind.MUTE, CAROL, reason="Muted", requested=2, groups=numbers, muted=True)
     assert messages_of(press(client, page_of(client, mute), "Undo this")) == ["2 groups unmuted."]
     assert not FailureGroup.objects.filter(muted=True).exists()
@@ -253,8 +247,8 @@ def test_a_scheduled_operation_shows_its_start_and_can_be_cancelled(client: Clie
     assert note(page_of(client, operation)).startswith(begins)
     assert "No operator process runs" in note(page_of(client, operation))
     assert re.search(r"starts <time[^>]*>in (119|120) min|starts <time[^>]*>in 2 h", client.get(LIST).content.decode())
-    with Presence() as presence:
-        presence.beat()
+    with presence() as beat:
+        beat()
         assert "No operator process runs" not in note(page_of(client, operation))
     assert client.post(f"{LIST}{operation.pk}/cancel/").status_code == 302
     operation.refresh_from_db()

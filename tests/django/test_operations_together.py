@@ -7,18 +7,22 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import connection, connections, transaction
+from django.db.models import F
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.models import Operation, OperationItem, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
+from celery_rmq_delay.contrib.django.services.operations.claims import lock
 from celery_rmq_delay.contrib.django.services.operations.requests import freeze, run
 from celery_rmq_delay.contrib.django.services.prune import prune
-from tests.support.django.databases import waiting_for_locks
+from tests.support.django.databases import together, waiting_for_locks
+from tests.support.django.records import ago
 from tests.support.waiting import BUSY, wait_for
 
 pytestmark = pytest.mark.usefixtures("postgres", "shop")
@@ -34,30 +38,18 @@ def add(numbers: Iterable[int], days: int = 0) -> None:
     TaskRecord.objects.bulk_create(TaskRecord(task_id=f"{number:04}", **values) for number in numbers)
 
 
-def one_user(name: str, failures: list[BaseException]) -> None:
+def one_user(name: str) -> None:
     """Discard and restore overlapping selections, each in an order of its own."""
     chance = random.Random(name)
-    try:
-        for number in range(ROUNDS):
-            kind = (Kind.DISCARD, Kind.RESTORE)[number % 2]
-            some = TaskRecord.objects.filter(pk__gt=chance.randrange(TASKS // 2))
-            run(freeze(kind, some.order_by(chance.choice(("task_id", "-task_id"))), actor=Actor(None, name)))
-    except BaseException as error:  # noqa: BLE001 - the test's thread raises it
-        failures.append(error)
-    finally:
-        connections.close_all()
+    for number in range(ROUNDS):
+        kind = (Kind.DISCARD, Kind.RESTORE)[number % 2]
+        some = TaskRecord.objects.filter(pk__gt=chance.randrange(TASKS // 2))
+        run(freeze(kind, some.order_by(chance.choice(("task_id", "-task_id"))), actor=Actor(None, name)))
 
 
 def test_users_who_freeze_and_run_operations_on_the_same_tasks_do_not_block_each_other() -> None:
     add(range(TASKS))
-    failures: list[BaseException] = []
-    users = [threading.Thread(target=one_user, args=(f"user {number}", failures)) for number in range(USERS)]
-    for user in users:
-        user.start()
-    for user in users:
-        user.join(BUSY)
-    assert not any(user.is_alive() for user in users)
-    assert failures == []
+    together(*(partial(one_user, f"user {number}") for number in range(USERS)))
     done = Operation.objects.all()
     assert [each.state for each in done] == [Operation.State.DONE] * USERS * ROUNDS
     for each in done:
@@ -131,3 +123,75 @@ def test_an_operation_on_tasks_whose_deletion_is_not_committed_yet_waits_and_has
     pruning.join(BUSY)
     assert not pruning.is_alive()
     assert made.requested == made.items.count() == TaskRecord.objects.count() == 10
+
+
+def old_operations(number: int, tasks: int) -> list[Operation]:
+    """Return operations that have expired, each with tasks that stay; some follow others."""
+    chance = random.Random(number)
+    done: dict[str, Any] = {"actor": "alice", "state": Operation.State.DONE, "finished_at": ago(days=366)}
+    made = [Operation.objects.create(kind=Operation.Kind.DISCARD, **done) for _ in range(number)]
+    for each in made[1:]:
+        Operation.objects.filter(pk=each.pk).update(follows=chance.choice(made[: made.index(each)]))
+    values: dict[str, Any] = {"name": "t", "queue": "q", "state": TaskState.UNKNOWN, "changed_at": ago()}
+    owners = chance.sample(made * tasks, number * tasks)
+    TaskRecord.objects.bulk_create(
+        TaskRecord(task_id=f"{chance.random()}", operation=each, **values) for each in owners
+    )
+    return made
+
+
+def pruned_meanwhile() -> dict[str, int]:
+    """Prune in another thread, with a connection of its own; return the numbers of deleted rows."""
+    done: dict[str, int] = {}
+
+    def run_prune() -> None:
+        done.update(prune())
+        connections.close_all()
+
+    thread = threading.Thread(target=run_prune)
+    thread.start()
+    thread.join(BUSY)
+    assert not thread.is_alive()
+    return done
+
+
+def test_a_locked_task_is_left_for_the_next_prune() -> None:
+    add(range(2), days=91)
+    busy = TaskRecord.objects.order_by("pk")[0]
+    with transaction.atomic():
+        TaskRecord.objects.select_for_update().get(pk=busy.pk)
+        assert pruned_meanwhile()["exhausted tasks"] == 1
+    assert list(TaskRecord.objects.all()) == [busy]
+
+
+def test_an_operation_whose_task_is_locked_is_left_for_the_next_prune() -> None:
+    _, second, _ = old_operations(3, tasks=2)
+    with transaction.atomic():
+        TaskRecord.objects.select_for_update().filter(operation=second)[0]
+        assert pruned_meanwhile()["operations"] == 2
+    assert list(Operation.objects.all()) == [second]
+    assert prune()["operations"] == 1
+    assert TaskRecord.objects.filter(operation=None).count() == 6
+
+
+def test_prunes_of_operations_and_a_collector_do_not_block_each_other() -> None:
+    is_over = threading.Event()
+
+    def collect() -> None:
+        """Change all tasks in the order of the collector, over and over."""
+        while not is_over.is_set():
+            with transaction.atomic():
+                lock(TaskRecord.objects.values_list("pk", flat=True))
+                TaskRecord.objects.update(attempt=F("attempt") + 1)
+
+    def prune_all() -> None:
+        try:
+            together(*[lambda: prune(batch=5)] * 4)
+        finally:
+            is_over.set()
+
+    old_operations(200, tasks=2)
+    together(collect, prune_all)
+    prune()
+    assert not Operation.objects.exists()
+    assert TaskRecord.objects.filter(operation=None).count() == 400

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,8 +10,8 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
 from django.core.management import CommandError
-from django.db import connection, transaction
-from django.db.models import F, Sum
+from django.db import connection
+from django.db.models import Sum
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
@@ -30,15 +28,13 @@ from celery_rmq_delay.contrib.django.models import (
     UnreadableMessage,
 )
 from celery_rmq_delay.contrib.django.services.actors import Actor
-from celery_rmq_delay.contrib.django.services.operations.claims import lock
 from celery_rmq_delay.contrib.django.services.operations.requests import freeze
 from celery_rmq_delay.contrib.django.services.prune import FOLDED, prune
 from tests.support.brokers.kinds import BOTH_DATABASES
 from tests.support.django.commands import manage
 from tests.support.django.records import ago, attempt, group, record
-from tests.support.waiting import BUSY
 
-pytestmark = pytest.mark.usefixtures("database")
+pytestmark = [pytest.mark.usefixtures("database"), BOTH_DATABASES]
 
 KEPT = {"KEEP_RECOVERED_DAYS": 7, "KEEP_DISCARDED_DAYS": 30, "KEEP_EXHAUSTED_DAYS": 90, "KEEP_HISTORY_DAYS": 365}
 WITHOUT_LIMIT = dict.fromkeys(KEPT)
@@ -54,7 +50,6 @@ def left() -> set[str]:
     return set(TaskRecord.objects.values_list("state", flat=True))
 
 
-@BOTH_DATABASES
 @pytest.mark.parametrize(
     ("state", "days"),
     [
@@ -73,7 +68,6 @@ def test_a_task_is_pruned_when_its_state_is_older_than_the_retention(state: Task
     assert list(TaskRecord.objects.all()) == [young]
 
 
-@BOTH_DATABASES
 @pytest.mark.parametrize("kept", [KEPT, WITHOUT_LIMIT])
 def test_a_draft_is_pruned_after_a_day_whatever_is_kept(kept: dict[str, Any]) -> None:
     task = record(changed_at=ago(days=1))
@@ -87,22 +81,13 @@ def test_a_draft_is_pruned_after_a_day_whatever_is_kept(kept: dict[str, Any]) ->
     assert list(TaskRecord.objects.all()) == [task]
 
 
-@BOTH_DATABASES
-@pytest.mark.parametrize("state", [TaskState.REQUEUING, TaskState.UNKNOWN])
-def test_a_task_that_needs_a_person_is_not_pruned(state: TaskState) -> None:
-    record(state, changed_at=ago(days=4000))
+def test_tasks_that_need_a_person_and_parked_ones_that_are_due_in_the_future_stay() -> None:
+    for state in (TaskState.REQUEUING, TaskState.UNKNOWN, TaskState.PARKED):
+        record(state, changed_at=ago(days=4000), due_at=ago(days=-1))
     prune()
-    assert left() == {state}
+    assert left() == {TaskState.REQUEUING, TaskState.UNKNOWN, TaskState.PARKED}
 
 
-@BOTH_DATABASES
-def test_a_parked_task_that_is_due_in_the_future_stays() -> None:
-    record(TaskState.PARKED, changed_at=ago(days=1000), due_at=ago(days=-1))
-    prune()
-    assert left() == {TaskState.PARKED}
-
-
-@BOTH_DATABASES
 @override_settings(RMQ_DELAY=WITHOUT_LIMIT)
 def test_none_keeps_everything_without_a_limit() -> None:
     for state in TaskState:
@@ -113,7 +98,6 @@ def test_none_keeps_everything_without_a_limit() -> None:
     assert Attempt.objects.count() == len(TaskState)
 
 
-@BOTH_DATABASES
 def test_rows_that_belong_to_a_task_are_pruned_with_it() -> None:
     old, kept = record(changed_at=ago(days=91)), record(changed_at=ago(days=1), failure_group=group())
     operation = Operation.objects.create(kind=Operation.Kind.DISCARD, actor="alice", state=Operation.State.DONE)
@@ -128,7 +112,6 @@ def test_rows_that_belong_to_a_task_are_pruned_with_it() -> None:
     assert Operation.objects.get() == operation
 
 
-@BOTH_DATABASES
 def test_a_task_that_an_operation_has_not_come_to_yet_stays() -> None:
     waiting, done = record(changed_at=ago(days=91)), record(changed_at=ago(days=91))
     operation = Operation.objects.create(kind=Operation.Kind.REQUEUE, actor="alice")
@@ -138,98 +121,6 @@ def test_a_task_that_an_operation_has_not_come_to_yet_stays() -> None:
     assert list(TaskRecord.objects.all()) == [waiting]
 
 
-@pytest.mark.parametrize("database", ["postgres"], indirect=True)  # SQLite has one writer at a time
-def test_a_locked_task_is_left_for_the_next_run() -> None:
-    busy = record(changed_at=ago(days=91))
-    record(changed_at=ago(days=91))
-    done: dict[str, int] = {}
-
-    def run() -> None:
-        done.update(prune())
-        connection.close()
-
-    with transaction.atomic():
-        TaskRecord.objects.select_for_update().get(pk=busy.pk)
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join(BUSY)
-    assert done["exhausted tasks"] == 1
-    assert list(TaskRecord.objects.all()) == [busy]
-
-
-def old_operations(number: int, tasks: int) -> list[Operation]:
-    """Return operations that have expired, each with tasks that stay; some follow others."""
-    chance = random.Random(number)
-    done: dict[str, Any] = {"actor": "alice", "state": Operation.State.DONE, "finished_at": ago(days=366)}
-    made = [Operation.objects.create(kind=Operation.Kind.DISCARD, **done) for _ in range(number)]
-    for each in made[1:]:
-        Operation.objects.filter(pk=each.pk).update(follows=chance.choice(made[: made.index(each)]))
-    values: dict[str, Any] = {"name": "t", "queue": "q", "state": TaskState.UNKNOWN, "changed_at": ago()}
-    owners = chance.sample(made * tasks, number * tasks)
-    TaskRecord.objects.bulk_create(
-        TaskRecord(task_id=f"{chance.random()}", operation=each, **values) for each in owners
-    )
-    return made
-
-
-@pytest.mark.parametrize("database", ["postgres"], indirect=True)
-def test_an_operation_whose_task_is_locked_is_left_for_the_next_run() -> None:
-    _, second, _ = old_operations(3, tasks=2)
-    done: dict[str, int] = {}
-
-    def run() -> None:
-        done.update(prune())
-        connection.close()
-
-    with transaction.atomic():
-        TaskRecord.objects.select_for_update().filter(operation=second)[0]
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join(BUSY)
-        assert not thread.is_alive()
-    assert done["operations"] == 2
-    assert list(Operation.objects.all()) == [second]
-    assert prune()["operations"] == 1
-    assert TaskRecord.objects.filter(operation=None).count() == 6
-
-
-@pytest.mark.parametrize("database", ["postgres"], indirect=True)
-def test_prunes_of_operations_and_a_collector_do_not_block_each_other() -> None:
-    failures: list[BaseException] = []
-    is_over = threading.Event()
-
-    def guarded(work: Callable[[], object]) -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - the test's thread raises it
-            failures.append(error)
-        finally:
-            connection.close()
-
-    def collect() -> None:
-        """Change all tasks in the order of the collector, over and over."""
-        while not is_over.is_set():
-            with transaction.atomic():
-                lock(TaskRecord.objects.values_list("pk", flat=True))
-                TaskRecord.objects.update(attempt=F("attempt") + 1)
-
-    old_operations(200, tasks=2)
-    prunes = [threading.Thread(target=guarded, args=(lambda: prune(batch=5),)) for _ in range(4)]
-    collector = threading.Thread(target=guarded, args=(collect,))
-    for thread in (collector, *prunes):
-        thread.start()
-    for thread in prunes:
-        thread.join(BUSY)
-    is_over.set()
-    collector.join(BUSY)
-    assert not any(thread.is_alive() for thread in (collector, *prunes))
-    assert failures == []
-    prune()
-    assert not Operation.objects.exists()
-    assert TaskRecord.objects.filter(operation=None).count() == 400
-
-
-@BOTH_DATABASES
 def test_old_attempts_and_operations_are_pruned_without_their_tasks() -> None:
     still = record(TaskState.UNKNOWN, changed_at=ago(days=1))
     attempt(still, occurred_at=ago(days=366))
@@ -249,7 +140,6 @@ def test_old_attempts_and_operations_are_pruned_without_their_tasks() -> None:
     assert still.operation is None
 
 
-@BOTH_DATABASES
 def test_empty_groups_without_a_note_are_pruned() -> None:
     old: dict[str, Any] = {"last_seen": ago(days=366)}
     group(**old)
@@ -259,7 +149,6 @@ def test_empty_groups_without_a_note_are_pruned() -> None:
     assert list(FailureGroup.objects.order_by("pk")) == kept
 
 
-@BOTH_DATABASES
 def test_workers_without_tasks_are_no_longer_choices_of_the_filter() -> None:
     record(TaskState.EXHAUSTED, worker="celery@busy")
     for kind, value in (("worker", "celery@busy"), ("worker", "celery@gone"), ("queue", "celery@gone")):
@@ -271,7 +160,6 @@ def test_workers_without_tasks_are_no_longer_choices_of_the_filter() -> None:
     }
 
 
-@BOTH_DATABASES
 def test_old_unreadable_messages_are_pruned() -> None:
     for digest, received in (("old", ago(days=91)), ("new", ago(days=1))):
         UnreadableMessage.objects.create(digest=digest, queue="q", body=b"", headers=b"", received_at=received)
@@ -284,7 +172,6 @@ def totals() -> list[tuple[Any, ...]]:
     return list(Tally.objects.values_list("queue", "name").annotate(*sums).order_by("queue", "name"))
 
 
-@BOTH_DATABASES
 def test_old_entries_of_these_pages_in_the_log_of_django_are_pruned() -> None:
     user = User.objects.create_user("alice")
     ours, other = (ContentType.objects.get_for_model(model) for model in (Operation, User))
@@ -299,20 +186,12 @@ def test_old_entries_of_these_pages_in_the_log_of_django_are_pruned() -> None:
     assert set(LogEntry.objects.all()) == {entries[ours, 364], entries[other, 366], entries[other, 364]}
 
 
-@BOTH_DATABASES
 def test_old_tallies_are_added_up_so_that_totals_never_fall() -> None:
     for days in (400, 399, 380, 2):
         for name in ("charge", "refund"):
             for fingerprint in ("", "f1"):
-                Tally.objects.create(
-                    slot=ago(days=days),
-                    queue="q",
-                    name=name,
-                    fingerprint=fingerprint,
-                    parked=days,
-                    recovered=2,
-                    exhausted=3,
-                )
+                counts = {"parked": days, "recovered": 2, "exhausted": 3}
+                Tally.objects.create(slot=ago(days=days), queue="q", name=name, fingerprint=fingerprint, **counts)
     before = totals()
     assert prune(batch=5)["tallies"] == 12
     assert totals() == before
@@ -324,7 +203,6 @@ def test_old_tallies_are_added_up_so_that_totals_never_fall() -> None:
     assert Tally.objects.count() == 6
 
 
-@BOTH_DATABASES
 def test_each_transaction_is_short() -> None:
     now = ago(days=91)
     TaskRecord.objects.bulk_create(
@@ -336,7 +214,6 @@ def test_each_transaction_is_short() -> None:
     assert len(ended) >= 4
 
 
-@BOTH_DATABASES
 def test_a_dry_run_counts_and_deletes_nothing() -> None:
     attempt(record(TaskState.RECOVERED, changed_at=ago(days=8)), occurred_at=ago(days=366))
     Tally.objects.create(slot=ago(days=366), queue="q", name="t", parked=1)
@@ -345,7 +222,6 @@ def test_a_dry_run_counts_and_deletes_nothing() -> None:
     assert (TaskRecord.objects.count(), Attempt.objects.count(), Tally.objects.count()) == (1, 1, 1)
 
 
-@BOTH_DATABASES
 def test_the_command_prints_what_it_deleted() -> None:
     record(TaskState.DISCARDED, changed_at=ago(days=31))
     output = manage("prune", dry_run=True)
@@ -358,7 +234,6 @@ def test_the_command_prints_what_it_deleted() -> None:
         manage("prune", batch=0)
 
 
-@BOTH_DATABASES
 def test_a_requeued_task_without_events_is_pruned_when_an_exhausted_one_would_be() -> None:
     record(TaskState.REQUEUED, changed_at=ago(days=8))
     without_events = record(TaskState.REQUEUED, changed_at=ago(days=8), call_digest="abc")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connections
 from django.utils import timezone
 
 from celery_rmq_delay import headers as h
@@ -26,8 +24,8 @@ from celery_rmq_delay.contrib.django.models import (
 )
 from celery_rmq_delay.events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED
 from tests.support.django.batches import delivery, writer
+from tests.support.django.databases import together
 from tests.support.django.reported import at, exhausted, fact, life
-from tests.support.waiting import SECONDS
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -211,28 +209,6 @@ def test_every_call_is_kept_once_in_any_order_and_repetition(tables: Database) -
             del shuffled[:size]
         assert {body for _, body in kept()} == {ONE, TWO, THREE}
         assert {state for state, _ in kept()} == {TaskState.EXHAUSTED}
-
-
-def together(*works: Callable[[], object]) -> None:
-    """Do all of these at once, each in a thread with a connection of its own."""
-    start, errors = threading.Barrier(len(works)), list[BaseException]()
-
-    def run(work: Callable[[], object]) -> None:
-        try:
-            start.wait(SECONDS)
-            work()
-        except BaseException as error:  # noqa: BLE001 - the test's thread is to see it
-            errors.append(error)
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=run, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS)
-    assert not errors
-    assert not any(thread.is_alive() for thread in threads)
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)

@@ -14,13 +14,14 @@ from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.models import Attempt, Operation, OperationItem, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
-from celery_rmq_delay.contrib.django.services.operations import canaries, lease
+from celery_rmq_delay.contrib.django.services.operations import lease
 from celery_rmq_delay.contrib.django.services.operations.requests import cancel, confirm, freeze, is_inline, report, run
+from celery_rmq_delay.contrib.django.services.operations.runner import judge
 from celery_rmq_delay.exceptions import LeaseLostError, OperationBusyError, RmqDelayError
 from tests.support.brokers.kinds import BOTH_DATABASES
 from tests.support.django.records import record
 
-pytestmark = pytest.mark.usefixtures("database", "shop")
+pytestmark = [pytest.mark.usefixtures("database", "shop"), BOTH_DATABASES]
 
 ALICE, BOB = Actor(None, "alice"), Actor(None, "bob")
 Kind, State, Outcome = Operation.Kind, Operation.State, OperationItem.Outcome
@@ -48,7 +49,6 @@ def adds_up(operation: Operation) -> bool:
     )
 
 
-@BOTH_DATABASES
 def test_a_frozen_selection_contains_no_later_tasks() -> None:
     first = record()
     operation = freeze(Kind.DISCARD, TaskRecord.objects.filter(queue="payments"), actor=ALICE, reason="old")
@@ -58,27 +58,16 @@ def test_a_frozen_selection_contains_no_later_tasks() -> None:
     assert states(first, late) == [TaskState.DISCARDED, TaskState.EXHAUSTED]
 
 
-@BOTH_DATABASES
 def test_a_frozen_selection_keeps_its_order_and_its_canaries_are_first() -> None:
     records = [record(exhausted_at=timezone.now() - timedelta(minutes=number)) for number in range(5)]
     chosen = selected(*records).order_by("exhausted_at")
-    operation = freeze(Kind.REQUEUE, chosen, actor=ALICE, reason="", canary=2, rate=60)
-    items = operation.items.order_by("position")
+    items = freeze(Kind.REQUEUE, chosen, actor=ALICE, canary=2, rate=60).items.order_by("position")
     assert [item.record_id for item in items] == [each.pk for each in reversed(records)]
     assert [item.is_canary for item in items] == [True, True, False, False, False]
+    first_two = freeze(Kind.DISCARD, chosen.reverse()[:2], actor=ALICE).items.order_by("position")
+    assert [item.record_id for item in first_two] == [each.pk for each in records[:2]]
 
 
-@BOTH_DATABASES
-def test_the_first_of_a_list_can_be_selected() -> None:
-    records = [record(exhausted_at=timezone.now() - timedelta(minutes=number)) for number in range(5)]
-    operation = freeze(Kind.DISCARD, selected(*records).order_by("-exhausted_at")[:2], actor=ALICE, reason="")
-    assert list(operation.items.order_by("position").values_list("record", flat=True)) == [
-        records[0].pk,
-        records[1].pk,
-    ]
-
-
-@BOTH_DATABASES
 @pytest.mark.parametrize("order", ["exhausted_at", "-exhausted_at", F("exhausted_at").asc(nulls_last=True)])
 def test_a_reversed_list_is_frozen_in_its_order(order: Any) -> None:
     at = timezone.now()
@@ -89,7 +78,6 @@ def test_a_reversed_list_is_frozen_in_its_order(order: Any) -> None:
         assert list(items.values_list("record", flat=True)) == list(rows.values_list("pk", flat=True))
 
 
-@BOTH_DATABASES
 def test_a_draft_cannot_run_until_it_is_confirmed_once() -> None:
     records = [record() for _ in range(3)]
     draft = freeze(Kind.REQUEUE, selected(*records), actor=ALICE, details={"list": "all"}, draft=True)
@@ -108,30 +96,27 @@ def test_a_draft_cannot_run_until_it_is_confirmed_once() -> None:
         confirm(freeze(Kind.DISCARD, selected(late), actor=ALICE, draft=True), rate=60)
 
 
-@BOTH_DATABASES
 def test_many_tasks_are_frozen_in_the_database(django_assert_max_num_queries: Any) -> None:
     template = {"name": "t", "queue": "q", "state": TaskState.EXHAUSTED, "changed_at": timezone.now()}
     TaskRecord.objects.bulk_create([TaskRecord(task_id=f"{number}", **template) for number in range(500)])
     with django_assert_max_num_queries(7):
-        operation = freeze(Kind.REQUEUE, TaskRecord.objects.all(), actor=ALICE, reason="")
+        operation = freeze(Kind.REQUEUE, TaskRecord.objects.all(), actor=ALICE)
     assert (operation.requested, operation.items.count(), is_inline(operation)) == (500, 500, False)
 
 
-@BOTH_DATABASES
 def test_a_gradual_operation_is_not_for_the_page() -> None:
     record()
     every = TaskRecord.objects.all()
-    assert is_inline(freeze(Kind.REQUEUE, every, actor=ALICE, reason=""))
-    assert not is_inline(freeze(Kind.REQUEUE, every, actor=ALICE, reason="", rate=60))
-    assert not is_inline(freeze(Kind.REQUEUE, every, actor=ALICE, reason="", canary=1))
+    assert is_inline(freeze(Kind.REQUEUE, every, actor=ALICE))
+    assert not is_inline(freeze(Kind.REQUEUE, every, actor=ALICE, rate=60))
+    assert not is_inline(freeze(Kind.REQUEUE, every, actor=ALICE, canary=1))
     with pytest.raises(RmqDelayError, match="only a requeue can"):
-        freeze(Kind.DISCARD, every, actor=ALICE, reason="", rate=60)
+        freeze(Kind.DISCARD, every, actor=ALICE, rate=60)
     with pytest.raises(RmqDelayError, match="1 or more per minute"):
-        freeze(Kind.REQUEUE, every, actor=ALICE, reason="", rate=0)
+        freeze(Kind.REQUEUE, every, actor=ALICE, rate=0)
 
 
-@BOTH_DATABASES
-def test_discarded_tasks_are_kept_and_can_be_restored() -> None:
+def test_discarded_tasks_are_kept_and_can_be_restored_and_every_act_is_in_the_history_once() -> None:
     task = record(exception_type="Timeout")
     operation = done(Kind.DISCARD, task)
     assert (operation.state, operation.message) == (State.DONE, "1 discarded")
@@ -141,62 +126,38 @@ def test_discarded_tasks_are_kept_and_can_be_restored() -> None:
     assert again.message == "1 restored"
     task.refresh_from_db()
     assert (task.state, task.exception_type, task.operation) == (TaskState.EXHAUSTED, "Timeout", again)
-
-
-@BOTH_DATABASES
-def test_every_act_is_in_the_history_once() -> None:
-    task = record()
-    for _ in range(2):
-        done(Kind.DISCARD, task)
-        done(Kind.RESTORE, task)
+    done(Kind.DISCARD, task)
     assert Attempt.objects.filter(record=task, kind="discarded").count() == 2
 
 
-@BOTH_DATABASES
-def test_tasks_that_another_person_handled_first_are_skipped_with_the_name() -> None:
-    tasks = [record(), record(), record(TaskState.RECOVERED)]
-    theirs = freeze(Kind.DISCARD, selected(*tasks), actor=BOB, reason="")
-    done(Kind.DISCARD, tasks[0], actor=ALICE)
-    operation = run(theirs)
-    assert operation.message == "1 discarded, 2 skipped (1 already discarded by alice; 1 now recovered)"
-    assert adds_up(operation)
-
-
-@BOTH_DATABASES
 def test_a_task_of_unknown_outcome_is_restored_by_a_person() -> None:
     task = record(TaskState.UNKNOWN, generation=1)
     assert done(Kind.RESTORE, task).message == "1 restored"
     assert states(task) == [TaskState.EXHAUSTED]
 
 
-@BOTH_DATABASES
-def test_a_task_that_was_requeued_since_is_left_alone() -> None:
+def test_tasks_that_another_person_handled_first_are_skipped_with_the_name() -> None:
+    tasks = [record(), record(), record(TaskState.RECOVERED)]
+    theirs = freeze(Kind.DISCARD, selected(*tasks), actor=BOB)
+    done(Kind.DISCARD, tasks[0], actor=ALICE)
+    operation = run(theirs)
+    assert operation.message == "1 discarded, 2 skipped (1 already discarded by alice; 1 now recovered)"
+    assert adds_up(operation)
+    requeued = freeze(Kind.REQUEUE, TaskRecord.objects.none(), actor=ALICE)
+    recovered = record(TaskState.RECOVERED, generation=1, operation=requeued)
+    assert done(Kind.DISCARD, recovered, actor=BOB).message == "0 discarded, 1 skipped (already requeued by alice)"
     task = record()
-    operation = freeze(Kind.DISCARD, selected(task), actor=ALICE, reason="")
+    operation = freeze(Kind.DISCARD, selected(task), actor=ALICE)
     selected(task).update(generation=1)
     assert run(operation).message == "0 discarded, 1 skipped (already requeued)"
 
 
-@BOTH_DATABASES
-def test_a_task_requeued_by_another_person_that_has_recovered_is_skipped_with_the_name() -> None:
-    requeued = freeze(Kind.REQUEUE, TaskRecord.objects.none(), actor=ALICE, reason="")
-    task = record(TaskState.RECOVERED, generation=1, operation=requeued)
-    assert done(Kind.DISCARD, task, actor=BOB).message == "0 discarded, 1 skipped (already requeued by alice)"
-
-
-@BOTH_DATABASES
 def test_records_that_were_deleted_meanwhile_count_as_skipped() -> None:
-    operation = freeze(Kind.DISCARD, selected(record(), record()), actor=ALICE, reason="")
+    operation = freeze(Kind.DISCARD, selected(record(), record()), actor=ALICE)
     TaskRecord.objects.order_by("pk").first().delete()  # type: ignore[union-attr]
     operation = run(operation)
     assert (operation.ok, operation.skipped, operation.message) == (1, 1, "1 discarded, 1 skipped")
-
-
-@BOTH_DATABASES
-def test_an_operation_runs_once() -> None:
-    operation = done(Kind.DISCARD, record())
-    with pytest.raises(lease.OperationBusyError, match=r"is done\."):
-        run(operation)
+    assert done(Kind.DISCARD).message == "0 discarded", "of an empty selection"
 
 
 def taken_over(operation: Operation) -> lease.Lease:
@@ -205,14 +166,15 @@ def taken_over(operation: Operation) -> lease.Lease:
     return lease.Lease.take(Operation.objects.get(pk=operation.pk))
 
 
-@BOTH_DATABASES
-def test_a_running_operation_is_left_to_its_runner_until_the_runner_is_silent() -> None:
-    operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE, reason="")
+def test_a_running_operation_is_left_to_its_runner_until_the_runner_is_silent_and_runs_once() -> None:
+    operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
     lease.Lease.take(operation)
     with pytest.raises(lease.OperationBusyError, match="runs it"):
         run(operation)
     Operation.objects.update(heartbeat_at=timezone.now() - 2 * lease.STALE_AFTER)
     assert run(operation).ok == 1
+    with pytest.raises(lease.OperationBusyError, match=r"is done\."):
+        run(operation)
 
 
 WRITES: dict[str, Callable[[lease.Lease], object]] = {
@@ -225,7 +187,6 @@ WRITES: dict[str, Callable[[lease.Lease], object]] = {
 }
 
 
-@BOTH_DATABASES
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_runner_whose_operation_was_taken_over_writes_nothing(write: Callable[[lease.Lease], object]) -> None:
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
@@ -238,7 +199,6 @@ def test_a_runner_whose_operation_was_taken_over_writes_nothing(write: Callable[
     assert second.check() == State.RUNNING
 
 
-@BOTH_DATABASES
 @pytest.mark.parametrize(("state", "rest"), [(State.DONE, Outcome.SKIPPED), (State.CANCELLED, Outcome.CANCELLED)])
 def test_a_runner_that_is_outrun_while_it_finishes_does_not_end_the_operation(
     state: str, rest: str, monkeypatch: pytest.MonkeyPatch
@@ -257,7 +217,6 @@ def test_a_runner_that_is_outrun_while_it_finishes_does_not_end_the_operation(
     assert OperationItem.objects.get().outcome == Outcome.PENDING
 
 
-@BOTH_DATABASES
 def test_a_pausing_operation_renews_its_heartbeat_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
     held = lease.Lease.take(operation)
@@ -275,10 +234,9 @@ def test_a_pausing_operation_renews_its_heartbeat_when_it_is_time(monkeypatch: p
             held.check()
 
 
-@BOTH_DATABASES
 def test_an_operation_that_waits_is_cancelled_at_once() -> None:
     task = record()
-    operation = cancel(freeze(Kind.DISCARD, selected(task), actor=ALICE, reason=""), BOB)
+    operation = cancel(freeze(Kind.DISCARD, selected(task), actor=ALICE), BOB)
     assert (operation.state, operation.message) == (State.CANCELLED, "0 discarded, 1 cancelled")
     assert operation.details["cancelled_by"] == "bob"
     assert adds_up(operation)
@@ -286,7 +244,6 @@ def test_an_operation_that_waits_is_cancelled_at_once() -> None:
     assert cancel(operation, ALICE).details["cancelled_by"] == "bob"
 
 
-@BOTH_DATABASES
 @pytest.mark.parametrize("state", [State.PENDING, State.RUNNING])
 def test_a_cancellation_keeps_what_others_wrote_since_the_page_was_read(state: str) -> None:
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
@@ -295,9 +252,8 @@ def test_a_cancellation_keeps_what_others_wrote_since_the_page_was_read(state: s
     assert cancel(operation, BOB).details == expected
 
 
-@BOTH_DATABASES
 def test_an_operation_is_handed_over_when_its_process_has_to_stop() -> None:
-    operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE, reason="")
+    operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
     held = lease.Lease.take(operation)
     held.hand_over()
     with pytest.raises(LeaseLostError):
@@ -307,17 +263,15 @@ def test_an_operation_is_handed_over_when_its_process_has_to_stop() -> None:
     assert run(operation).message == "1 discarded"
 
 
-@BOTH_DATABASES
 def test_a_run_within_a_transaction_is_refused() -> None:
-    operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE, reason="")
+    operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
     with transaction.atomic(), pytest.raises(RmqDelayError, match="non_atomic_requests"):
         run(operation)
 
 
-@BOTH_DATABASES
 def test_an_edit_whose_page_is_gone_reports_its_tasks() -> None:
     tasks = [record(), record()]
-    operation = freeze(Kind.EDIT, selected(*tasks), actor=ALICE, reason="")
+    operation = freeze(Kind.EDIT, selected(*tasks), actor=ALICE)
     lease.Lease.take(operation)
     selected(tasks[0]).update(state=TaskState.REQUEUING, operation=operation)
     Operation.objects.update(heartbeat_at=timezone.now() - 2 * lease.STALE_AFTER)
@@ -330,35 +284,21 @@ def test_an_edit_whose_page_is_gone_reports_its_tasks() -> None:
     assert states(*tasks) == [TaskState.UNKNOWN, TaskState.EXHAUSTED]
 
 
-@BOTH_DATABASES
-def test_an_empty_selection_is_done_at_once() -> None:
-    assert done(Kind.DISCARD).message == "0 discarded"
-
-
-@BOTH_DATABASES
 @pytest.mark.parametrize(
     ("first", "second", "verdict"),
     [
         (TaskState.RECOVERED, TaskState.RECOVERED, ""),
         (TaskState.RECOVERED, TaskState.REQUEUED, None),
-        (
-            TaskState.PARKED,
-            TaskState.REQUEUED,
-            "1 of 2 canaries failed again and waits for its retry: the rest was not sent",
-        ),
-        (
-            TaskState.PARKED,
-            TaskState.PARKED,
-            "2 of 2 canaries failed again and wait for their retries: the rest was not sent",
-        ),
-        (TaskState.EXHAUSTED, TaskState.PARKED, "1 of 2 canaries is exhausted again: the rest was not sent"),
+        (TaskState.PARKED, TaskState.REQUEUED, "1 of 2 canaries failed again and waits for its retry"),
+        (TaskState.PARKED, TaskState.PARKED, "2 of 2 canaries failed again and wait for their retries"),
+        (TaskState.EXHAUSTED, TaskState.PARKED, "1 of 2 canaries is exhausted again"),
     ],
 )
 def test_the_rest_follows_when_every_canary_has_recovered(first: str, second: str, verdict: str | None) -> None:
     records = [record(), record(), record()]
-    operation = freeze(Kind.REQUEUE, selected(*records), actor=ALICE, reason="", canary=2, rate=60)
+    operation = freeze(Kind.REQUEUE, selected(*records), actor=ALICE, canary=2, rate=60)
     sent = operation.items.filter(is_canary=True)
     sent.update(outcome=Outcome.OK, finished_at=timezone.now())
     for item, state in zip(sent.order_by("position"), (first, second), strict=True):
         TaskRecord.objects.filter(pk=item.record_id).update(state=state, generation=1)
-    assert canaries.judge(operation) == verdict
+    assert judge(operation) == (f"{verdict}: the rest was not sent" if verdict else verdict)

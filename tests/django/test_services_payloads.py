@@ -116,17 +116,20 @@ def test_broken_headers_are_a_problem_and_no_error() -> None:
     assert "undecodable" in preview(task).problem
 
 
-def test_deflated_json_is_shown_and_not_edited() -> None:
-    task = kept(zlib.compress(call(1)), {"compression": "application/x-gzip"})
-    assert json.loads(preview(task).args) == [1]
-    with pytest.raises(EditError, match="plain JSON"):
-        editable(task)
-
-
-def test_a_task_without_a_message_is_shown_as_not_kept() -> None:
-    assert preview(record()).problem == "not kept"
-    with pytest.raises(EditError, match="not in the database"):
-        editable(record())
+def test_a_task_that_cannot_be_edited_is_refused_with_the_reason(shop: Celery) -> None:
+    deflated, without, parked = (
+        kept(zlib.compress(call(1)), {"compression": "application/x-gzip"}),
+        record(),
+        kept(call(1)),
+    )
+    assert json.loads(preview(deflated).args) == [1]
+    assert preview(without).problem == "not kept"
+    parked.state = TaskState.PARKED
+    for task, reason in ((deflated, "plain JSON"), (without, "not in the database"), (parked, "this one is parked")):
+        with pytest.raises(EditError, match=reason):
+            editable(task)
+    with of(shop), pytest.raises(EditError, match="ALLOW_EDIT"):
+        editable(kept(call(1)))
 
 
 def test_edits_are_shown_without_secrets() -> None:
@@ -171,19 +174,6 @@ def test_changes_of_keys_with_similar_paths_are_all_shown() -> None:
         {"path": 'kwargs.order["lines.amount"]', "old": "", "new": "100"},
         {"path": 'kwargs.order[""][0]', "old": "", "new": "1"},
     ]
-
-
-def test_only_exhausted_tasks_are_edited() -> None:
-    task = kept(call(1))
-    task.state = TaskState.PARKED
-    with pytest.raises(EditError, match="this one is parked"):
-        editable(task)
-
-
-def test_editing_is_off_unless_the_settings_allow_it(shop: Celery) -> None:
-    task = kept(call(1))
-    with of(shop), pytest.raises(EditError, match="ALLOW_EDIT"):
-        editable(task)
 
 
 def test_an_edit_without_a_broker_changes_nothing() -> None:

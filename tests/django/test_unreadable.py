@@ -31,11 +31,7 @@ PAGE = f"{BASE}/unreadablemessage/"
 BYTES = bytes(range(256))
 ALICE = Actor(None, "alice")
 VIEW = "view_unreadablemessage"
-ACTS = {
-    "download": "view_payload_taskrecord",
-    "requeue": "requeue_taskrecord",
-    "drop": "discard_taskrecord",
-}
+ACTS = {"download": "view_payload_taskrecord", "requeue": "requeue_taskrecord", "drop": "discard_taskrecord"}
 
 
 def collected(digest: str = "d1", queue: str = "rmq_delay.exhausted", **properties: Any) -> UnreadableMessage:

@@ -9,10 +9,10 @@ import kombu
 import pytest
 
 from celery_rmq_delay import headers as h
+from celery_rmq_delay.contrib.django.broker import queue_problem
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.models import Attempt, Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.operations.requests import run
-from celery_rmq_delay.contrib.django.services.operations.target import queue_problem
 from celery_rmq_delay.events.schema import RECOVERED
 from tests.support.django import shop
 from tests.support.django.desk import Desk, frozen, states

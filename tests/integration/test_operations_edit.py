@@ -49,7 +49,7 @@ def test_an_edited_task_keeps_its_identity_and_runs_with_other_arguments(desk: P
     old = {"amount": 3, "token": "abc"}
     task = with_json(desk, argsrepr=saferepr((1,)), kwargsrepr=saferepr(old), root_id="root")
     form = editable(task)
-    assert json.loads(form.kwargs) == old
+    assert json.loads(form["kwargs"]) == old
     operation = edit(task, "[1]", '{"amount": 4, "token": "xyz"}', actor=ALICE, reason="typo")
     assert operation.message == "1 edited and requeued"
     assert operation.details["diff"] == [

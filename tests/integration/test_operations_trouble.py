@@ -21,10 +21,10 @@ from django.utils import timezone
 
 from celery_rmq_delay import before_requeue
 from celery_rmq_delay.contrib.django import transactions
+from celery_rmq_delay.contrib.django.broker import Link
 from celery_rmq_delay.contrib.django.models import Operation, OperationItem, Payload, TaskRecord, TaskState
-from celery_rmq_delay.contrib.django.services.operations import background, canaries, lease, requeue
+from celery_rmq_delay.contrib.django.services.operations import background, lease, requeue
 from celery_rmq_delay.contrib.django.services.operations import runner as running
-from celery_rmq_delay.contrib.django.services.operations.link import Link
 from celery_rmq_delay.contrib.django.services.operations.requests import cancel, freeze, run
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support import ROOT
@@ -484,7 +484,7 @@ def test_canaries_are_not_waited_for_when_no_task_follows(sqlite_desk: Desk) -> 
 
 def test_after_canaries_without_events_nothing_follows(sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     sqlite_desk.exhausted(2)
-    monkeypatch.setattr(canaries, "TIMEOUT", 1)
+    monkeypatch.setattr(running, "CANARY_TIMEOUT", 1)
     operation = run(frozen(canary=1), stop=lambda: False)
     assert operation.state == State.CANCELLED
     assert "No event of 1 canary in 1 s" in operation.message

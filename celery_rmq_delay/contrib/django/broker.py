@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import kombu
+from amqp.exceptions import AMQPError
 from celery import Celery
 from celery._state import get_current_app
 from django.utils.module_loading import import_string
+from kombu.exceptions import KombuError
 
+from ...amqp.apply import ready_counts
 from ...amqp.connections import tolerant
 from ...app.state import AppState, state_of
-from ...exceptions import SettingsError
+from ...exceptions import BrokerDownError, SettingsError
+from ...names import MAX_NAME_BYTES
 from .conf import SETTING, conf
 
 if TYPE_CHECKING:
     from kombu import Connection
+
+#: Errors of a lost connection.
+BROKER_ERRORS = (OSError, AMQPError, KombuError)
+#: Seconds between two tries of a `Link` to connect.
+_PAUSE = 0.5
 
 
 def celery_app() -> Celery:
@@ -59,3 +69,77 @@ def connection() -> Iterator[Connection]:
             max_retries=hosts - 1, interval_start=0, interval_step=0, reraise_as_library_errors=False
         )
         yield opened
+
+
+def broker_down(error: BaseException) -> BrokerDownError:
+    """Return the `BrokerDownError` for ``error``."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return BrokerDownError(f"broker unreachable: {text}")
+
+
+class Link:
+    """One connection; connecting is retried for ``patience`` seconds, with ``pause`` in between."""
+
+    def __init__(self, patience: float, pause: Callable[[float], None]) -> None:
+        self._patience, self._pause = patience, pause
+        self._stack = ExitStack()
+        self._connection: Connection | None = None
+
+    def open(self, prepare: Callable[[Connection], None] = lambda _: None) -> Connection:
+        """Return the connection; ``prepare`` is called with a new one. Raises `BrokerDownError`."""
+        if self._connection is not None and self._is_alive(self._connection):
+            return self._connection
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                opened = self._connection = self._stack.enter_context(connection())
+                prepare(opened)
+                return opened
+            except BROKER_ERRORS as error:
+                self.drop()
+                if time.monotonic() >= deadline:
+                    raise broker_down(error) from error
+            self._pause(_PAUSE)
+
+    def _is_alive(self, connected: Connection) -> bool:
+        """Return whether the connection is up, as far as known; a close by the broker is detected."""
+        try:
+            with suppress(TimeoutError):
+                connected.drain_events(timeout=0.001)
+        except BROKER_ERRORS:
+            self.drop()
+            return False
+        return True
+
+    def drop(self) -> None:
+        """Drop the connection without AMQP's close: that would wait for a broker that may not answer."""
+        if self._connection is not None:
+            self._connection.collect()
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, also for a long pause; the next `open` makes a new one."""
+        with suppress(*BROKER_ERRORS):
+            self._stack.close()
+        self._stack, self._connection = ExitStack(), None
+
+
+def queue_problem(queue: str) -> str:
+    """Return why no task can be requeued into a queue; an empty text where it exists and is not one of this package."""
+    try:
+        with connection() as opened:
+            return problem_at(opened, queue)
+    except BROKER_ERRORS as error:
+        return str(broker_down(error))
+
+
+def problem_at(opened: Connection, queue: str) -> str:
+    """Return the same on an open connection."""
+    settings = delay().settings
+    if queue == settings.exhausted_queue or queue.startswith((f"{settings.names.prefix}.", "amq.")):
+        return f"{queue} is not a queue of tasks"
+    if len(queue.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        return f"no queue has a name of more than {MAX_NAME_BYTES} bytes"
+    if ready_counts(opened, [queue])[queue] is None:
+        return f"there is no queue {queue}"
+    return ""

@@ -9,6 +9,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,68 +75,53 @@ class HistoryFiles:
 
 def _opened(url: str) -> _Put:
     filesystem, root = pyarrow.fs.FileSystem.from_uri(url)
-    if filesystem.type_name == "local":
-        return _Local(Path(root)).put
-    return _Remote(filesystem, root).put
+    return partial(_put_local, Path(root)) if filesystem.type_name == "local" else partial(_put, filesystem, root)
 
 
-class _Local:
-    """Files on a disk; each is synced to it before `put` returns."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._known: set[str] = set()
-
-    def put(self, day: str, name: str, data: Any) -> None:
-        if not self._root.is_dir():
-            # Not created: where the disk is not mounted, files would go to another one.
-            raise FileNotFoundError("there is no such folder: create it, or mount its disk")
-        folder = self._root / day
-        if day not in self._known:
-            folder.mkdir(exist_ok=True)
-            _sync(self._root)
-            self._known.add(day)
-        temporary = folder / _temporary(name)
-        try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(folder / name)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
-        _sync(folder)
+def _put_local(root: Path, day: str, name: str, data: Any) -> None:
+    """Write a file on a disk; it is synced to it before this returns."""
+    if not root.is_dir():
+        # Not created: where the disk is not mounted, files would go to another one.
+        raise FileNotFoundError("there is no such folder: create it, or mount its disk")
+    folder = root / day
+    folder.mkdir(exist_ok=True)
+    _sync(root)
+    temporary = folder / _temporary(name)
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(folder / name)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    _sync(folder)
 
 
-class _Remote:
-    """Files on a file system of pyarrow; renamed when they are complete, except on object stores."""
+def _put(filesystem: Any, root: str, day: str, name: str, data: Any) -> None:
+    """Write a file on a file system of pyarrow; it is renamed when it is complete, except on object stores."""
+    folder = f"{root.rstrip('/')}/{day}"
+    if filesystem.type_name in _OBJECT_STORES:
+        _write(filesystem, f"{folder}/{name}", data)
+        return
+    temporary = f"{folder}/{_temporary(name)}"
+    filesystem.create_dir(folder, recursive=True)
+    try:
+        _write(filesystem, temporary, data)
+        filesystem.move(temporary, f"{folder}/{name}")
+    except BaseException:
+        with suppress(OSError, pa.ArrowException):
+            filesystem.delete_file(temporary)
+        raise
 
-    def __init__(self, filesystem: Any, root: str) -> None:
-        self._filesystem, self._root = filesystem, root.rstrip("/")
-        self._is_object_store = filesystem.type_name in _OBJECT_STORES
 
-    def put(self, day: str, name: str, data: Any) -> None:
-        folder = f"{self._root}/{day}"
-        if self._is_object_store:
-            self._write(f"{folder}/{name}", data)
-            return
-        temporary = f"{folder}/{_temporary(name)}"
-        self._filesystem.create_dir(folder, recursive=True)
-        try:
-            self._write(temporary, data)
-            self._filesystem.move(temporary, f"{folder}/{name}")
-        except BaseException:
-            with suppress(OSError, pa.ArrowException):
-                self._filesystem.delete_file(temporary)
-            raise
-
-    def _write(self, path: str, data: Any) -> None:
-        # A `with` would complete the file also after an error.
-        stream = self._filesystem.open_output_stream(path)
-        stream.write(data)
-        stream.close()
+def _write(filesystem: Any, path: str, data: Any) -> None:
+    # A `with` would complete the file also after an error.
+    stream = filesystem.open_output_stream(path)
+    stream.write(data)
+    stream.close()
 
 
 def _temporary(name: str) -> str:
@@ -144,7 +130,6 @@ def _temporary(name: str) -> str:
 
 
 def _sync(folder: Path) -> None:
-    """Sync the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -259,7 +259,6 @@ def has_plain_order(rows: QuerySet[Any]) -> bool:
 
 
 def _order(rows: QuerySet[Any]) -> list[tuple[str, bool]]:
-    """Return the columns of a plain order, each with whether it is descending."""
     return [(name.lstrip("-"), name.startswith("-")) for name in map(str, rows.query.order_by)]
 
 

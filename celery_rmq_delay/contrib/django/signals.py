@@ -17,14 +17,9 @@ from ...headers import FIRST_LIFE
 from .models import TaskRecord, TaskState
 
 __all__ = [
-    "BY_STATE",
-    "announce",
-    "announce_ran_after_discard",
-    "task_exhausted",
-    "task_parked",
-    "task_ran_after_discard",
+    "BY_STATE", "announce", "announce_ran_after_discard", "task_exhausted", "task_parked", "task_ran_after_discard",
     "task_recovered",
-]
+]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +29,7 @@ task_exhausted = Signal()
 #: A task ran although a user had discarded it.
 task_ran_after_discard = Signal()
 
-BY_STATE = {
-    TaskState.PARKED: task_parked,
-    TaskState.RECOVERED: task_recovered,
-    TaskState.EXHAUSTED: task_exhausted,
-}
+BY_STATE = {TaskState.PARKED: task_parked, TaskState.RECOVERED: task_recovered, TaskState.EXHAUSTED: task_exhausted}
 
 #: Records that are read at a time.
 _PAGE = 500

@@ -32,10 +32,7 @@ Result = TypeVar("Result")
 def retried(
     step: Callable[[], Result], passes: tuple[type[Exception], ...], wait: Callable[[Exception], object]
 ) -> Result:
-    """Return the result of ``step``, which runs again after an error of one of the classes in ``passes``.
-
-    :param wait: called with each such error; it pauses, or raises an error to give up.
-    """
+    """Return the result of ``step``, repeated after errors in ``passes``; ``wait`` pauses, or raises to give up."""
     while True:
         try:
             return step()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models import AutoField
 
 from tests.support.servers.postgres import PrivatePostgres, django_database
+from tests.support.waiting import BUSY, SECONDS
 
 
 @dataclass
@@ -129,3 +131,25 @@ def waiting_for_locks() -> int:
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
         return int(cursor.fetchone()[0])
+
+
+def together(*works: Callable[[], object]) -> None:
+    """Do all of these at once, each in a thread with a connection of its own; none may fail."""
+    start, errors = threading.Barrier(len(works)), list[BaseException]()
+
+    def run(work: Callable[[], object]) -> None:
+        try:
+            start.wait(SECONDS)
+            work()
+        except BaseException as error:  # noqa: BLE001 - the test's thread raises it
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(BUSY)
+    assert not errors
+    assert not any(thread.is_alive() for thread in threads)

@@ -42,25 +42,18 @@ class Desk:
 
     def exhausted(self, count: int, expires: str | None = None, **given: Any) -> list[TaskRecord]:
         """Return exhausted tasks with their messages, as the collector stores them."""
-        now = timezone.now()
+        records = self.rows(count, TaskState.EXHAUSTED, **{"exhausted_at": timezone.now(), "attempt": 3, **given})
+        self.keep(*(self.payload(record, expires=expires) for record in records))
+        return records
+
+    def rows(self, count: int, state: TaskState, **given: Any) -> list[TaskRecord]:
+        """Return new rows; their ids continue those of the table."""
         first = TaskRecord.objects.count()
-        records = TaskRecord.objects.bulk_create(
-            TaskRecord(
-                **{
-                    "task_id": f"id-{number}",
-                    "name": "payments.charge",
-                    "queue": self.queue,
-                    "state": TaskState.EXHAUSTED,
-                    "changed_at": now,
-                    "exhausted_at": now,
-                    "attempt": 3,
-                    **given,
-                }
-            )
+        values = {"name": "payments.charge", "queue": self.queue, "changed_at": timezone.now(), **given}
+        return TaskRecord.objects.bulk_create(
+            TaskRecord(**{"task_id": f"id-{number}", "state": state, **values})
             for number in range(first, first + count)
         )
-        self.keep(*(self.payload(record, expires=expires) for record in records))
-        return list(records)
 
     def keep(self, *payloads: Payload) -> None:
         """Keep messages as the collector does."""
@@ -115,7 +108,7 @@ class ParkedDesk(Desk):
 
     def parked(self, count: int, *, retries: int = 0, **given: Any) -> list[TaskRecord]:
         """Return tasks that wait in the first tier; their messages have so many retries."""
-        first, now = TaskRecord.objects.count(), timezone.now()
+        first = TaskRecord.objects.count()
         (before,) = self.counts(self.delay_queue(1))
         with kombu.Connection(self.url) as connection:
             channel = connection.channel()
@@ -127,23 +120,8 @@ class ParkedDesk(Desk):
                 found = wait_for(lambda: channel.basic_get(self.queue), "a message to reject")
                 channel.basic_reject(found.delivery_tag, requeue=False)
         wait_for(lambda: self.counts(self.delay_queue(1)) == [(before or 0) + count], "parked messages")
-        return TaskRecord.objects.bulk_create(
-            TaskRecord(
-                **{
-                    "task_id": f"id-{number}",
-                    "name": "payments.charge",
-                    "queue": self.queue,
-                    "state": TaskState.PARKED,
-                    "changed_at": now,
-                    "tier": 1,
-                    "delay_ms": 3_600_000,
-                    "delay_queue": self.delay_queue(1),
-                    "due_at": now + timedelta(hours=1),
-                    **given,
-                }
-            )
-            for number in range(first, first + count)
-        )
+        place = {"tier": 1, "delay_ms": 3_600_000, "delay_queue": self.delay_queue(1)}
+        return self.rows(count, TaskState.PARKED, **{**place, "due_at": timezone.now() + timedelta(hours=1), **given})
 
 
 def frozen(actor: Actor = ALICE, kind: str = Operation.Kind.REQUEUE, **more: Any) -> Operation:

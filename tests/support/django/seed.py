@@ -76,29 +76,16 @@ def record(number: int, state: str = TaskState.EXHAUSTED, **more: Any) -> TaskRe
     fields = {
         "task_id": f"{number:08x}-0000-4000-8000-{number:012x}",
         "root_id": f"{number // 3 * 3:08x}-0000-4000-8000-{number // 3 * 3:012x}",
-        "name": name,
-        "state": state,
-        "changed_at": parked_at,
-        "queue": queue,
-        "exchange": queue,
-        "routing_key": queue,
-        "worker": f"shop@node{number % 2}",
-        "attempt": attempt,
-        "max_retries": len(LADDER),
-        "tier": None if exhausted else attempt + 1,
-        "delay_ms": LADDER[attempt % len(LADDER)],
-        "ladder_ms": LADDER,
-        "parked_at": parked_at,
+        "name": name, "queue": queue, "exchange": queue, "routing_key": queue, "worker": f"shop@node{number % 2}",
+        "state": state, "changed_at": parked_at, "parked_at": parked_at,
+        "first_failed_at": parked_at - timedelta(hours=2), "exhausted_at": parked_at if exhausted else None,
         "due_at": None if exhausted else now + timedelta(minutes=20 * number - 50),
-        "first_failed_at": parked_at - timedelta(hours=2),
-        "exhausted_at": parked_at if exhausted else None,
-        "exception_type": error,
-        "exception_message": message.format(n=number),
-        "reason": "retries_used" if exhausted else "",
-        "failure_group": failure_group(kind, now),
-        "args_preview": f"[{number}]",
-        "kwargs_preview": '{"currency": "EUR", "card": "[redacted]"}',
-    }
+        "attempt": attempt, "max_retries": len(LADDER), "tier": None if exhausted else attempt + 1,
+        "delay_ms": LADDER[attempt % len(LADDER)], "ladder_ms": LADDER,
+        "exception_type": error, "exception_message": message.format(n=number),
+        "reason": "retries_used" if exhausted else "", "failure_group": failure_group(kind, now),
+        "args_preview": f"[{number}]", "kwargs_preview": '{"currency": "EUR", "card": "[redacted]"}',
+    }  # fmt: skip
     made: TaskRecord = TaskRecord.objects.create(**{**fields, **more})
     return made
 
@@ -110,23 +97,13 @@ def attempts(task: TaskRecord) -> None:
         last = number == task.attempt and task.state == TaskState.EXHAUSTED
         delay = None if last else LADDER[number % len(LADDER)]
         Attempt.objects.create(
-            event_id=f"{task.task_id[:40]}-{task.generation}-{number}",
-            record=task,
-            kind="exhausted" if last else "parked",
-            generation=task.generation,
-            attempt=number,
-            occurred_at=moment,
-            runtime_ms=120 + number,
-            worker=task.worker,
-            tier=None if last else number + 1,
-            delay_ms=delay,
+            event_id=f"{task.task_id[:40]}-{task.generation}-{number}", record=task, generation=task.generation,
+            kind="exhausted" if last else "parked", attempt=number, tier=None if last else number + 1,
+            occurred_at=moment, runtime_ms=120 + number, worker=task.worker, delay_ms=delay,
             due_at=None if delay is None else moment + timedelta(milliseconds=delay),
-            exception_type=task.exception_type,
-            exception_message=task.exception_message,
-            frame="orders/gateway.py:charge",
-            traceback=TRACEBACK,
-            reason=task.reason if last else "",
-        )
+            exception_type=task.exception_type, exception_message=task.exception_message,
+            frame="orders/gateway.py:charge", traceback=TRACEBACK, reason=task.reason if last else "",
+        )  # fmt: skip
         moment += timedelta(milliseconds=delay or 0, seconds=1)
 
 
@@ -201,26 +178,15 @@ def hostile(text: str, state: str = TaskState.EXHAUSTED, number: int = 666) -> E
         note=text,
     )
     short = text[:255]
-    made = record(
-        number,
-        state,
-        task_id=f"{number}{short}"[:255],
-        root_id=short,
-        parent_id=short,
-        canvas_id=short,
-        name=short,
-        queue=short,
-        exchange=short,
-        routing_key=short,
-        worker=short,
-        delay_queue=short,
-        exception_type=short,
-        exception_message=text,
-        reason=text[:32],
-        args_preview=text,
-        kwargs_preview=text,
-        failure_group=group,
-    )
+    names = (
+        "root_id", "parent_id", "canvas_id", "name", "queue", "exchange", "routing_key", "worker", "delay_queue",
+        "exception_type",
+    )  # fmt: skip
+    texts = {
+        **dict.fromkeys(names, short),
+        **dict.fromkeys(("exception_message", "args_preview", "kwargs_preview"), text),
+    }
+    made = record(number, state, task_id=f"{number}{short}"[:255], reason=text[:32], failure_group=group, **texts)
     Attempt.objects.create(
         event_id=f"hostile-{number}", record=made, kind="exhausted", occurred_at=timezone.now(), worker=short,
         exception_type=short, exception_message=text, frame=short, traceback=text, reason=text[:32],

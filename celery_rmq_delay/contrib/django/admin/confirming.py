@@ -18,8 +18,7 @@ from ..models import ExhaustedTask, FailureGroup, Operation, ParkedTask, TaskRec
 from ..queries import among, grouped, plural
 from ..services import counts as live
 from ..services.operations import requests as operations
-from ..services.operations.action import Action, Counted
-from ..services.operations.forms import ConfirmForm
+from ..services.operations.action import Action, ConfirmForm, Counted
 from ..transactions import repeated
 from . import log_entries, text
 from .base import EXHAUSTED_STATES, PARKED_STATES, ReadOnlyAdmin, is_number, with_query

@@ -18,9 +18,9 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 
 from ....history.tables import EXCEPTION, TASK
+from ..conf import conf
 from ..models import InsightRun, Row
 from ..queries import grouped, plural
-from ..services.insight_runs import history_url
 from . import text
 from .charts.bursts import bursts_chart
 from .charts.curves import Retries, curve_chart
@@ -93,7 +93,7 @@ def _indented(report: object) -> str:
 
 
 def _empty() -> str:
-    if history_url() is None:
+    if conf().history_url is None:
         return (
             "There are no insights yet. Set RMQ_DELAY['HISTORY_URL'], let the collector write history for some days, "
             "then run “manage.py rmq_delay_insights”."

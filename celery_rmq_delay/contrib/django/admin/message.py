@@ -15,8 +15,8 @@ from ....exceptions import EditError, RmqDelayError
 from ..conf import conf
 from ..models import TaskRecord
 from ..services import counts, payloads
+from ..services.operations.action import reason_field
 from ..services.operations.edit import MAX_TEXT, edit, editable
-from ..services.operations.forms import reason_field
 from . import log_entries, text
 from .base import ReadOnlyAdmin
 from .confirming import show_result
@@ -60,7 +60,7 @@ def edit_view(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str) -> Htt
         if "args" not in request.POST:
             payloads.reveal(record, log_entries.actor(request))
             log_entries.log(request, _listed(pages, record), "Message revealed")
-            return _edit_page(pages, request, record, EditForm(initial=vars(now)))
+            return _edit_page(pages, request, record, EditForm(initial=now))
         form = EditForm(request.POST)
         if form.is_valid():
             return _edited(pages, request, record, form)

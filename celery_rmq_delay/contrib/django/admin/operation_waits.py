@@ -8,9 +8,9 @@ from django.db.models import Q
 
 from ..models import Operation
 from ..queries import grouped, plural
-from ..services.operations import background, canaries
+from ..services.operations import background, runner
+from ..services.operations.background import count_running
 from ..services.operations.lease import GOING, STALE_AFTER, may_start
-from ..services.operations.operators import count_running
 from ..services.operations.reporting import time_left
 from ..services.operations.requests import is_inline
 from . import text
@@ -71,13 +71,13 @@ def _for_a_place(operation: Operation, now: datetime, processes: int) -> str:
 def _for_canaries(operation: Operation) -> str:
     return (
         "The other tasks are sent when all canaries have recovered. They are cancelled if one fails again, or has no "
-        f"event until {text.absolute(canaries.deadline(operation))}."
+        f"event until {text.absolute(runner.deadline(operation))}."
     )
 
 
 def canary_note(operation: Operation) -> str:
     """Return how many canaries there are, and how long their events are waited for."""
-    waits = text.duration(canaries.timeout(operation) * 1000)
+    waits = text.duration(runner.timeout(operation) * 1000)
     return f"{grouped(operation.canary)}; their events are waited for up to {waits}, then the others are cancelled"
 
 

@@ -13,8 +13,8 @@ from django.utils.safestring import SafeString
 from ....durations import format_ms
 from ..models import Operation, OperationItem, TaskState
 from ..queries import plural
-from ..services.plain import ON_PAGE as ON_PAGE
-from ..services.plain import plain as plain
+from ..services.payloads import ON_PAGE as ON_PAGE
+from ..services.payloads import plain as plain
 
 #: Maximum characters of a text in a list, and in the tooltip of a text that a list cuts.
 IN_LIST = 160

@@ -19,7 +19,7 @@ from ....exceptions import RmqDelayError
 from ..models import UnreadableMessage
 from ..queries import grouped, plural
 from ..services import unreadable
-from ..services.operations.forms import reason_field
+from ..services.operations.action import reason_field
 from . import log_entries, text
 from .base import found, outside_transactions, row_number
 from .collector_pages import FactsAdmin

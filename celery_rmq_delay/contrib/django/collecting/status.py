@@ -11,8 +11,7 @@ from django.db import Error
 
 from ..models import CollectorStatus
 from ..queries import plural
-from ..services.counts import broker_counts
-from ..services.drift import parked_difference
+from ..services.counts import broker_counts, parked_difference
 from .batches import Writer, Written
 from .database import Database
 from .deliveries import Delivery

@@ -15,6 +15,16 @@ def kinds() -> list[tuple[str, Any]]:
     return Operation.Kind.choices
 
 
+def states() -> list[tuple[str, Any]]:
+    """Return those of `Operation.State`."""
+    return Operation.State.choices
+
+
+def outcomes() -> list[tuple[str, Any]]:
+    """Return those of `OperationItem.Outcome`."""
+    return OperationItem.Outcome.choices
+
+
 class _Confirmed(models.Manager["Operation"]):
     """The operations without drafts: no list, count, metric or runner sees one."""
 
@@ -27,8 +37,6 @@ class Operation(models.Model):
     """One act on a frozen selection of tasks, with actor, reason and result."""
 
     class Kind(models.TextChoices):
-        """The kinds of operation."""
-
         RUN_NOW = "run_now", "Run now"
         REQUEUE = "requeue", "Requeue"
         EDIT = "edit", "Edit and requeue"
@@ -39,8 +47,6 @@ class Operation(models.Model):
         MUTE = "mute", "Mute or note"
 
     class State(models.TextChoices):
-        """The states of an operation."""
-
         #: The frozen selection of a confirmation page; only `with_drafts` finds it.
         DRAFT = "DRAFT", "Not confirmed"
         PENDING = "PENDING", "Waiting to run"
@@ -53,29 +59,25 @@ class Operation(models.Model):
         FAILED = "FAILED", "Stopped by an error"
 
     kind = models.CharField("what", max_length=8, choices=kinds)
-    state = models.CharField("state", max_length=10, choices=State.choices, default=State.PENDING)
-    user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", verbose_name="user"
-    )
+    state = models.CharField(max_length=10, choices=states, default=State.PENDING)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     #: The name of the user, kept when the account is deleted; for a command, the system user.
     actor = models.CharField("by", max_length=150)
     reason = models.TextField("why", blank=True)
     #: The number of selected tasks.
-    requested = models.PositiveIntegerField("requested", default=0)
+    requested = models.PositiveIntegerField(default=0)
     ok = models.PositiveIntegerField("done", default=0)
-    skipped = models.PositiveIntegerField("skipped", default=0)
-    failed = models.PositiveIntegerField("failed", default=0)
+    skipped = models.PositiveIntegerField(default=0)
+    failed = models.PositiveIntegerField(default=0)
     unknown = models.PositiveIntegerField("outcome unknown", default=0)
     #: The number of tasks to send first; the rest follows when all of them have recovered.
     canary = models.PositiveIntegerField("canaries", default=0)
     #: The most tasks per minute; None is as fast as the broker confirms.
     rate = models.PositiveIntegerField("per minute", null=True, blank=True)
     #: It does not start before this time; None starts it at once.
-    not_before = models.DateTimeField("not before", null=True, blank=True)
+    not_before = models.DateTimeField(null=True, blank=True)
     #: The operation whose tasks this one continues with, such as those that it has not sent.
-    follows = models.ForeignKey(
-        "self", models.SET_NULL, null=True, blank=True, related_name="followers", verbose_name="follows"
-    )
+    follows = models.ForeignKey("self", models.SET_NULL, null=True, blank=True, related_name="followers")
     created_at = models.DateTimeField("requested", auto_now_add=True)
     started_at = models.DateTimeField("started", null=True, blank=True)
     finished_at = models.DateTimeField("finished", null=True, blank=True)
@@ -86,14 +88,12 @@ class Operation(models.Model):
     generation = models.PositiveIntegerField(default=0)
     #: The result as text, and data for the audit: the diff of an edit, the filters of a selection.
     message = models.TextField("result", blank=True)
-    details = models.JSONField("details", default=dict, blank=True)
+    details = models.JSONField(default=dict, blank=True)
 
     objects = _Confirmed()
     with_drafts = models.Manager["Operation"]()
 
     class Meta:
-        verbose_name = "operation"
-        verbose_name_plural = "operations"
         default_permissions = ("view",)
         indexes = [models.Index(fields=["state", "created_at"], name="rmq_delay_operation_state")]
 
@@ -115,8 +115,6 @@ class OperationItem(models.Model):
     """One task of a frozen selection, and its outcome."""
 
     class Outcome(models.TextChoices):
-        """The outcomes of a task."""
-
         PENDING = "PENDING", "Pending"
         OK = "OK", "Done"
         SKIPPED = "SKIPPED", "Skipped"
@@ -132,7 +130,7 @@ class OperationItem(models.Model):
     generation = models.PositiveIntegerField(default=0)
     position = models.PositiveIntegerField(default=0)
     is_canary = models.BooleanField(default=False)
-    outcome = models.CharField(max_length=9, choices=Outcome.choices, default=Outcome.PENDING)
+    outcome = models.CharField(max_length=9, choices=outcomes, default=Outcome.PENDING)
     detail = models.CharField(max_length=255, blank=True)
     finished_at = models.DateTimeField(null=True)
 
@@ -154,6 +152,3 @@ class OperatorStatus(models.Model):
 
     class Meta:
         default_permissions = ()
-
-    def __str__(self) -> str:
-        return self.name

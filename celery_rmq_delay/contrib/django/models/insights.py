@@ -22,15 +22,15 @@ class InsightRun(models.Model):
     input_url = models.TextField("history", blank=True)
     output_url = models.TextField("output")
     #: The first and last day (UTC) of the run.
-    first_day = models.DateField("first day")
-    last_day = models.DateField("last day")
+    first_day = models.DateField()
+    last_day = models.DateField()
     #: The first day of tiers, incidents and hours, with the days of earlier runs.
     since = models.DateField("tiers and incidents since")
     loaded_at = models.DateTimeField("loaded")
     #: The run's own report: rows read, rejected, written.
-    report = models.JSONField("report", default=dict, blank=True)
+    report = models.JSONField(default=dict, blank=True)
     #: The number of rows that were left out, by table: only the most frequent ones are loaded.
-    left_out = models.JSONField("left out", default=dict, blank=True)
+    left_out = models.JSONField(default=dict, blank=True)
     #: The rows that the page shows, by table; times as text in ISO 8601. `rows_of` reads them.
     rows = models.JSONField(default=dict, blank=True)
 

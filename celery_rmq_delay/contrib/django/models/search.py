@@ -73,10 +73,7 @@ def drop(connection: Any) -> None:
 
 
 def repair(connection: Any) -> None:
-    """Create the index of SQLite where it is incomplete.
-
-    A rebuilt table has lost its triggers; a SQLite that had no FTS5 may have it now.
-    """
+    """Create the index of SQLite where it is incomplete: a rebuilt table loses its triggers."""
     if connection.vendor == "sqlite":
         found = _in_sqlite(connection)
         if _TABLE in found and not found.issuperset([NAME, *_TRIGGERS]):

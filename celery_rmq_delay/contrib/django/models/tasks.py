@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 
 from ....headers import FIRST_LIFE, MAX_LIFE
@@ -23,45 +25,50 @@ class TaskState(models.TextChoices):
     UNKNOWN = "UNKNOWN", "Outcome unknown"
 
 
+def states() -> list[tuple[str, Any]]:
+    """Return the values and labels of `TaskState`: a new one needs no migration."""
+    return TaskState.choices
+
+
 class TaskRecord(models.Model):
     """One retried task in any state. Times are in UTC, delays in milliseconds."""
 
     #: Ids may be used again: a message that differs from the stored one gets a row of its own.
-    task_id = models.CharField("task id", max_length=255)
+    task_id = models.CharField(max_length=255)
     #: Which row of its id this is: `FIRST_LIFE`, or the digest of the row's first message.
-    life = models.CharField("life", max_length=MAX_LIFE, default=FIRST_LIFE, db_default=FIRST_LIFE)
-    root_id = models.CharField("root id", max_length=255, blank=True)
-    parent_id = models.CharField("parent id", max_length=255, blank=True)
+    life = models.CharField(max_length=MAX_LIFE, default=FIRST_LIFE, db_default=FIRST_LIFE)
+    root_id = models.CharField(max_length=255, blank=True)
+    parent_id = models.CharField(max_length=255, blank=True)
     #: The id of Celery's group, where the task is part of one.
     canvas_id = models.CharField("group id", max_length=255, blank=True)
     name = models.CharField("task", max_length=255)
-    state = models.CharField("state", max_length=10, choices=TaskState.choices)
+    state = models.CharField(max_length=10, choices=states)
     #: When `state` last changed.
-    changed_at = models.DateTimeField("changed at")
+    changed_at = models.DateTimeField()
 
-    queue = models.CharField("queue", max_length=255)
-    exchange = models.CharField("exchange", max_length=255, blank=True)
-    routing_key = models.CharField("routing key", max_length=255, blank=True)
-    worker = models.CharField("worker", max_length=255, blank=True)
+    queue = models.CharField(max_length=255)
+    exchange = models.CharField(max_length=255, blank=True)
+    routing_key = models.CharField(max_length=255, blank=True)
+    worker = models.CharField(max_length=255, blank=True)
 
     #: How often it was requeued by hand: each requeue has all its retries again.
     generation = models.PositiveIntegerField("requeued", default=0)
     #: The last attempt of this generation; 0 is the first.
-    attempt = models.PositiveIntegerField("attempt", default=0)
+    attempt = models.PositiveIntegerField(default=0)
     #: The retries that its ladder allows; None is without a limit.
     max_retries = models.PositiveIntegerField("most retries", null=True, blank=True)
-    crashes = models.PositiveIntegerField("crashes", default=0)
+    crashes = models.PositiveIntegerField(default=0)
 
-    tier = models.PositiveIntegerField("tier", null=True, blank=True)
+    tier = models.PositiveIntegerField(null=True, blank=True)
     delay_ms = models.BigIntegerField("delay in ms", null=True, blank=True)
     #: The delay queue that it waits in; empty where its delay is exact, or the queue is unknown.
-    delay_queue = models.CharField("delay queue", max_length=255, blank=True)
+    delay_queue = models.CharField(max_length=255, blank=True)
     ladder_ms = models.JSONField("ladder in ms", default=list, blank=True)
-    parked_at = models.DateTimeField("parked at", null=True, blank=True)
+    parked_at = models.DateTimeField(null=True, blank=True)
     due_at = models.DateTimeField("next retry", null=True, blank=True)
     first_failed_at = models.DateTimeField("first failed", null=True, blank=True)
-    exhausted_at = models.DateTimeField("exhausted at", null=True, blank=True)
-    recovered_at = models.DateTimeField("recovered at", null=True, blank=True)
+    exhausted_at = models.DateTimeField(null=True, blank=True)
+    recovered_at = models.DateTimeField(null=True, blank=True)
     #: When it ran although a user had discarded it: its message came back, as after a crash of the broker.
     ran_after_discard_at = models.DateTimeField("ran after it was discarded", null=True, blank=True)
 
@@ -69,13 +76,7 @@ class TaskRecord(models.Model):
     exception_message = models.TextField("error message", blank=True)
     reason = models.CharField("why", max_length=32, blank=True)
     failure_group = models.ForeignKey(
-        "rmq_delay.FailureGroup",
-        models.SET_NULL,
-        null=True,
-        blank=True,
-        db_index=False,
-        related_name="records",
-        verbose_name="failure group",
+        "rmq_delay.FailureGroup", models.SET_NULL, null=True, blank=True, db_index=False, related_name="records"
     )
     args_preview = models.TextField("arguments", blank=True)
     kwargs_preview = models.TextField("keyword arguments", blank=True)
@@ -83,14 +84,7 @@ class TaskRecord(models.Model):
     #: id do not change such a row.
     call_digest = models.CharField(max_length=64, default="", db_default="", blank=True, editable=False)
     #: The operation that is processing it while it is REQUEUING, or that last changed it.
-    operation = models.ForeignKey(
-        "rmq_delay.Operation",
-        models.SET_NULL,
-        null=True,
-        blank=True,
-        related_name="records",
-        verbose_name="operation",
-    )
+    operation = models.ForeignKey("rmq_delay.Operation", models.SET_NULL, null=True, blank=True, related_name="records")
 
     class Meta:
         verbose_name = "retried task"
@@ -135,8 +129,6 @@ class ParkedTask(TaskRecord):
 
     class Meta:
         proxy = True
-        verbose_name = "parked task"
-        verbose_name_plural = "parked tasks"
         default_permissions = ("view",)
 
 
@@ -145,8 +137,6 @@ class ExhaustedTask(TaskRecord):
 
     class Meta:
         proxy = True
-        verbose_name = "exhausted task"
-        verbose_name_plural = "exhausted tasks"
         default_permissions = ("view",)
 
 
@@ -166,9 +156,6 @@ class Payload(models.Model):
     class Meta:
         default_permissions = ()
 
-    def __str__(self) -> str:
-        return f"{len(self.body)} bytes of task {self.record_id}"
-
 
 class CollectedMessage(models.Model):
     """A collected message of the exhausted queue, and its row: a redelivery is recognised by its digest."""
@@ -180,9 +167,6 @@ class CollectedMessage(models.Model):
     class Meta:
         default_permissions = ()
         constraints = [models.UniqueConstraint(fields=["digest"], name="rmq_delay_collected_once")]
-
-    def __str__(self) -> str:
-        return f"message {self.digest[:12]} of task {self.record_id}"
 
 
 class Attempt(models.Model):
@@ -207,8 +191,6 @@ class Attempt(models.Model):
     reason = models.CharField(max_length=32, blank=True)
 
     class Meta:
-        verbose_name = "attempt"
-        verbose_name_plural = "attempts"
         default_permissions = ()
         ordering = ["generation", "attempt", "occurred_at", "id"]
         constraints = [models.UniqueConstraint(fields=["event_id"], name="rmq_delay_attempt_once")]

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from django.utils import timezone
@@ -17,9 +17,10 @@ from ....app.inventory import plans
 from ....exceptions import RmqDelayError
 from ....operations.parked import Place, places
 from ....operations.status import exact_status
-from ..broker import connection, delay
+from ..broker import BROKER_ERRORS, connection, delay
 from ..conf import conf
-from .operations.link import BROKER_ERRORS
+from ..models import TaskRecord, TaskState
+from ..queries import capped_counts
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -112,7 +113,6 @@ def broker_counts(*, fresh: bool = False) -> BrokerCounts:
 
 
 def _current() -> BrokerCounts | None:
-    """Return the last counts if they are recent enough."""
     if _kept is None:
         return None
     began, ended, counts = _kept
@@ -166,3 +166,28 @@ def _known_places(opened: Connection, ours: AppState) -> list[Place]:
         found = [place for plan in plans(opened, ours) for place in places(opened, plan)]
         _places = time.monotonic(), ours, found
     return _places[2]
+
+
+#: More parked tasks are not counted: the counts are exact, and repeated.
+MOST = 100_000
+#: Tasks that are due so soon, or since so short a time, may be in their delay queue or not.
+_EDGE = timedelta(minutes=1)
+
+
+def parked_difference(counts: BrokerCounts, now: datetime) -> int | None:
+    """Return by how many messages the delay queues hold more than the table, beyond what is in flight.
+
+    In flight are tasks that are due about now, and events that wait for a collector. Exact delays and native retries
+    are left out. None where the broker does not answer, or more than `MOST` tasks are parked.
+    """
+    if not counts.ok:
+        return None
+    waiting = TaskRecord.objects.filter(state=TaskState.PARKED).exclude(delay_queue="")
+    later = waiting.filter(due_at__gt=now + _EDGE)
+    about_now = waiting.filter(due_at__gt=now - _EDGE, due_at__lte=now + _EDGE)
+    found = capped_counts(MOST, later=later, about_now=about_now)
+    if any(each.is_more for each in found.values()):
+        return None
+    held, moving = counts.parked - counts.exact, counts.events or 0
+    least, most = found["later"].number - moving, found["later"].number + found["about_now"].number + moving
+    return held - most if held > most else min(0, held - least)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,6 @@ from ....headers import printable
 from ....history.columns import Kind
 from ....history.tables import BACKTEST_FIGURES, ENDS, EXCEPTION, FEWER_TIERS, FIGURES, GIVE_UP, TASK
 from ....redaction import shortened
-from .insight_lanes import of_tiers
 from .insight_tables import TABLES, Output
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ EXCEPTIONS = 50
 POINTS = 400
 MAX_NAME = 255
 MAX_NAMES = 20
+#: The largest step from the delay of a jitter lane to that of the next one. Delays further apart are of two ladders.
+_STEP = 2
 
 _Row = dict[str, Any]
 _Some = tuple[list[_Row], int]
@@ -104,9 +106,8 @@ def _outcomes(table: pa.Table) -> _Some:
     # Days differ: their numbers of independent tasks add up, too.
     by = ["task", "queue", "exception_type", "tier", "delay_ms"]
     summed = table.group_by(by).aggregate([(name, "sum") for name in (*counted, "independent")])
-    ranked = sorted(
-        of_tiers(summed.to_pylist(), by), key=lambda row: (-_whole(row["parked_sum"]), *(str(row[name]) for name in by))
-    )
+    ranked = _of_tiers(summed.to_pylist(), by)
+    ranked.sort(key=lambda row: (-_whole(row["parked_sum"]), *(str(row[name]) for name in by)))
     kept = ranked[:OUTCOMES]
     first = {tuple(row[name] for name in by[:3]): place for place, row in reversed(list(enumerate(kept)))}
     kept.sort(key=lambda row: (first[tuple(row[name] for name in by[:3])], row["tier"] or 0, row["delay_ms"] or 0))
@@ -123,8 +124,37 @@ def _outcomes(table: pa.Table) -> _Some:
     return rows, len(ranked) - len(rows)
 
 
+def _of_tiers(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> list[dict[str, Any]]:
+    """Return ``rows``, which ``by`` identifies, with one for all lanes of a tier: the sums of their other columns.
+
+    Its ``delay_ms`` is the middle of the delays that the queue's lanes have: the tier's own. Exact delays, whose
+    ``tier`` is None, stay as they are.
+    """
+    found: dict[tuple[Any, Any], set[int]] = defaultdict(set)
+    for row in rows:
+        if row["tier"] is not None and row["delay_ms"] is not None:
+            found[row["queue"], row["tier"]].add(row["delay_ms"])
+    own = {(*key, delay): middle for key, delays in found.items() for delay, middle in _middles(sorted(delays))}
+    sums: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        of_tier = {**row, "delay_ms": own.get((row["queue"], row["tier"], row["delay_ms"]), row["delay_ms"])}
+        known = sums.setdefault(tuple(of_tier[name] for name in by), of_tier)
+        if known is not of_tier:
+            known.update({name: (known[name] or 0) + (row[name] or 0) for name in row if name not in by})
+    return list(sums.values())
+
+
+def _middles(delays: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield each delay of a tier, in order, with the middle of the lanes to which it belongs."""
+    start = 0
+    for end in range(1, len(delays) + 1):
+        if end == len(delays) or delays[end] > _STEP * delays[end - 1]:
+            lanes = delays[start:end]
+            yield from ((delay, round((lanes[0] + lanes[-1]) / 2)) for delay in lanes)
+            start = end
+
+
 def _incidents(table: pa.Table) -> _Some:
-    """Return the incidents with the most failures beyond the usual number, and the number of others."""
     order = [("excess", "descending"), ("started_at", "descending"), ("ended_at", "descending")]
     rows = [_stored("incidents", row) for row in table.sort_by(order).slice(0, INCIDENTS).to_pylist()]
     return rows, table.num_rows - len(rows)
@@ -156,13 +186,11 @@ def _exceptions(table: pa.Table) -> _Some:
     """Return the advice per exception: those to give up on by the retries that it saves, then the others."""
     kinds = (GIVE_UP, FEWER_TIERS)
     known = [row for row in table.to_pylist() if row["kind"] in kinds]
-    known.sort(key=lambda row: (kinds.index(row["kind"]), -_whole(row["retries"]), -_whole(row["failures"]), _key(row)))
+    by_name = ("queue", "task", "exception_type")
+    known.sort(key=lambda row: tuple(str(row[name]) for name in by_name))
+    known.sort(key=lambda row: (kinds.index(row["kind"]), -_whole(row["retries"]), -_whole(row["failures"])))
     rows = [_stored("exception_advice", row, nullable=("retries", "wasted_ms")) for row in known[:EXCEPTIONS]]
     return rows, len(known) - len(rows)
-
-
-def _key(row: _Row) -> tuple[str, ...]:
-    return tuple(str(row[name]) for name in ("queue", "task", "exception_type"))
 
 
 def _what_if(table: pa.Table) -> _Some:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date
 
 from django.db import router, transaction
 from django.utils import timezone
@@ -27,17 +26,9 @@ _TAIL = 20
 Report = Callable[[str], None]
 
 
-def history_url(given: str | None = None) -> str | None:
-    """Return the URL of the history: ``given``, or the setting, or None."""
-    return given or conf().history_url
-
-
 def output_url(given: str | None = None, history: str | None = None) -> str:
-    """Return the URL of the analytics' output: ``given``, or the setting, or a place beside the history.
-
-    Raises `OutputError` where none of them is configured.
-    """
-    place = history_url(history)
+    """Return ``given``, or the setting, or a place beside the history. Raises `OutputError` without any."""
+    place = history or conf().history_url
     if found := given or conf().insights_url:
         return found
     if place is None:
@@ -49,32 +40,18 @@ def output_url(given: str | None = None, history: str | None = None) -> str:
     return f"{place.rstrip('/')}-insights{mark}{query}"
 
 
-def run_and_load(
-    source: str,
-    output: str,
-    *,
-    report: Report,
-    first: date | None = None,
-    last: date | None = None,
-    master: str | None = None,
-    conf: Sequence[str] = (),
-    ladders: Sequence[str] = (),
-) -> InsightRun:
-    """Run the analytics over a history and load their output.
+def run_and_load(source: str, output: str, options: Sequence[str], report: Report) -> InsightRun:
+    """Run the analytics over a history in a subprocess, with ``options`` of their command, and load their output.
 
-    ``report`` is called with each line of their progress. ``conf`` are settings of Spark as ``NAME=VALUE``, ``ladders``
-    the ladders of the table ``what_if`` as ``QUEUE=DELAYS``. Spark runs in a subprocess. Raises `OutputError`. The
-    present insights stay until the new ones are complete.
+    ``report`` is called with each line of their progress. The present insights stay until the new ones are complete.
+    Raises `OutputError`.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise OutputError(
             "The analytics need PySpark, which is not installed: pip install 'celery-rmq-delay[spark]'. Or run them "
             "on a host with PySpark, and load their output with --load-only."
         )
-    options: list[tuple[str, object]] = [("--from", first), ("--to", last), ("--master", master)]
-    options += [("--conf", each) for each in conf] + [("--ladder", each) for each in ladders]
-    command = [sys.executable, "-m", "celery_rmq_delay.analytics", "run"]
-    command += [f"{option}={value}" for option, value in options if value is not None]
+    command = [sys.executable, "-m", "celery_rmq_delay.analytics", "run", *options]
     _run(command, report, {"RMQ_DELAY_HISTORY_URL": source, "RMQ_DELAY_INSIGHTS_URL": output})
     return load(output, source=source)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -32,15 +32,16 @@ TABLES: Mapping[str, Mapping[str, Kind]] = {
     for table, unused in _SHOWN.items()
 }
 
-_IN_WORDS: Mapping[Kind, str] = {
-    "text": "text",
-    "int32": "a whole number",
-    "int64": "a whole number",
-    "float64": "a number",
-    "flag": "true or false",
-    "time": "a timestamp",
-    "delays": "a list of whole numbers",
-    "names": "a list of texts",
+#: The kinds of columns in words, and the tests of `pyarrow.types` of which one is true; for lists, of their values.
+_KINDS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
+    "text": ("text", ("is_string", "is_large_string")),
+    "int32": ("a whole number", ("is_integer",)),
+    "int64": ("a whole number", ("is_integer",)),
+    "float64": ("a number", ("is_floating", "is_integer")),
+    "flag": ("true or false", ("is_boolean",)),
+    "time": ("a timestamp", ("is_timestamp",)),
+    "delays": ("a list of whole numbers", ("is_integer",)),
+    "names": ("a list of texts", ("is_string", "is_large_string")),
 }
 _COMMANDS = "`python -m celery_rmq_delay.analytics run`, or `manage.py rmq_delay_insights` without --load-only."
 _HOW = f"Run {_COMMANDS}"
@@ -120,7 +121,6 @@ def open_output(url: str) -> Output:
 
 
 def _newest_run(tables: Tables) -> str:
-    """Return the run that wrote the newest day of any table."""
     newest = max(
         ((day, run) for table in TABLES for day, run in tables.manifest.tables.get(table, {}).items()), default=None
     )
@@ -133,7 +133,6 @@ def _not_opened(url: str, error: Exception) -> OutputError:
 
 
 def _check(table: str, path: str, schema: pa.Schema) -> None:
-    """Raise `OutputError` where a file lacks a column, or has one of a wrong type."""
     for name, kind in TABLES[table].items():
         index = schema.get_field_index(name)
         if index < 0:
@@ -142,25 +141,15 @@ def _check(table: str, path: str, schema: pa.Schema) -> None:
                 f"written it. Compute all days up to now again, with --from: {_COMMANDS}"
             )
         if not _fits(kind, schema.field(index).type):
-            found, wanted = schema.field(index).type, _IN_WORDS[kind]
+            found, wanted = schema.field(index).type, _KINDS[kind][0]
             raise OutputError(f"Column {name!r} of the table {table!r} is {found} in {path}, not {wanted}. {_HOW}")
 
 
 def _fits(kind: Kind, found: pa.DataType) -> bool:
     from pyarrow import types
 
-    def is_text(each: pa.DataType) -> bool:
-        return bool(types.is_string(each) or types.is_large_string(each))
-
     if kind in ("delays", "names"):
-        fits = types.is_integer if kind == "delays" else is_text
-        return bool((types.is_list(found) or types.is_large_list(found)) and fits(found.value_type))
-    tests: dict[Kind, Callable[[pa.DataType], bool]] = {
-        "text": is_text,
-        "int32": types.is_integer,
-        "int64": types.is_integer,
-        "float64": lambda each: types.is_floating(each) or types.is_integer(each),
-        "flag": types.is_boolean,
-        "time": types.is_timestamp,
-    }
-    return bool(tests[kind](found))
+        if not (types.is_list(found) or types.is_large_list(found)):
+            return False
+        found = found.value_type
+    return any(getattr(types, test)(found) for test in _KINDS[kind][1])

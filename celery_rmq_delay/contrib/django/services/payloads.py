@@ -1,17 +1,29 @@
-"""Previews of stored messages: decoded as far as that is safe, and redacted unless an operator reveals them."""
+"""Previews of stored messages: decoded as far as that is safe, and redacted unless an operator reveals them.
+
+`plain` is for texts of messages on pages.
+"""
 
 from __future__ import annotations
+
+import re
 
 from django.db import router, transaction
 from django.utils import timezone as now_in
 
 from ....exceptions import RmqDelayError
+from ....headers import printable
 from ....operations.preview import Preview, preview_of
-from ....redaction import DEFAULT, Redaction
+from ....redaction import DEFAULT, Redaction, shortened
 from ..broker import delay
 from ..messages import StoredMessage, headers_of
 from ..models import Operation, OperationItem, Payload, TaskRecord
 from .actors import Actor, note_done
+
+#: Maximum characters of a text on a page of its own.
+ON_PAGE = 20_000
+
+# Control characters that a page cannot show; line ends and tabs stay.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def preview(record: TaskRecord) -> Preview:
@@ -54,3 +66,8 @@ def _preview(record: TaskRecord, redaction: Redaction | None) -> Preview:
     if kept is None:
         return Preview(problem="not kept", redacted=redaction is not None)
     return preview_of(kept.body, kept.properties, lambda: headers_of(kept), redaction)
+
+
+def plain(text: object, limit: int = ON_PAGE) -> str:
+    """Return at most ``limit`` characters of a text, control characters replaced; not escaped yet."""
+    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", printable(shortened(str(text), limit)))

@@ -56,7 +56,7 @@ def prune(*, dry_run: bool = False, batch: int = BATCH) -> dict[str, int]:
     history = conf().keep_history_days
     if history is not None:
         old = Tally.objects.filter(slot__gt=FOLDED, slot__lt=now - timedelta(days=history))
-        done["tallies"] = old.count() if dry_run else _fold(old, batch)
+        done["tallies"] = old.count() if dry_run else _in_batches(old.order_by("slot"), batch, _fold)
     return done
 
 
@@ -89,9 +89,7 @@ def _expired(settings: Conf, now: datetime) -> Iterator[_Expired]:
 
 def _history(before: datetime) -> Iterator[_Expired]:
     lost = _untouched().filter(
-        Q(due_at=None) | Q(due_at__lt=before),
-        state__in=[TaskState.PARKED, TaskState.RUNNING],
-        changed_at__lt=before,
+        Q(due_at=None) | Q(due_at__lt=before), state__in=[TaskState.PARKED, TaskState.RUNNING], changed_at__lt=before
     )
     yield "parked and running tasks without later events", lost.order_by("changed_at")
     yield "attempts", Attempt.objects.filter(occurred_at__lt=before).order_by("occurred_at")
@@ -122,31 +120,26 @@ def _unreferenced(operations: QuerySet[Operation], batch: int) -> QuerySet[Opera
     The deletion of an operation would change the rows that refer to it, in any order, and could block processes that
     lock these rows in another order.
     """
-    _detach(TaskRecord.objects.filter(operation__in=operations), "operation", batch)
-    _detach(Operation.with_drafts.filter(follows__in=operations), "follows", batch)
+    detached = TaskRecord.objects.filter(operation__in=operations).only("pk")
+    _in_batches(detached, batch, lambda found: _by_key(found).update(operation=None))
+    detached_followers = Operation.with_drafts.filter(follows__in=operations).only("pk")
+    _in_batches(detached_followers, batch, lambda found: _by_key(found).update(follows=None))
     items = OperationItem.objects.filter(operation=OuterRef("pk"))
     tasks = TaskRecord.objects.filter(operation=OuterRef("pk"))
     followers = Operation.with_drafts.filter(follows=OuterRef("pk"))
     return operations.filter(~Exists(items), ~Exists(tasks), ~Exists(followers))
 
 
-def _detach(rows: QuerySet[Any], name: str, batch: int) -> None:
-    manager = rows.model._base_manager
-    _in_batches(
-        rows.only("pk"), batch, lambda found: manager.filter(pk__in=[row.pk for row in found]).update(**{name: None})
-    )
-
-
 def _delete(rows: QuerySet[Any], batch: int) -> int:
-    manager = rows.model._base_manager
-    return _in_batches(rows.only("pk"), batch, lambda found: manager.filter(pk__in=[row.pk for row in found]).delete())
+    return _in_batches(rows.only("pk"), batch, lambda found: _by_key(found).delete())
 
 
-def _fold(rows: QuerySet[Tally], batch: int) -> int:
-    return _in_batches(rows.order_by("slot"), batch, _fold_batch)
+def _by_key(found: Sequence[Any]) -> QuerySet[Any]:
+    rows: QuerySet[Any] = type(found[0])._base_manager.filter(pk__in=[row.pk for row in found])
+    return rows
 
 
-def _fold_batch(found: Sequence[Tally]) -> None:
+def _fold(found: Sequence[Tally]) -> None:
     """Add tallies to the row of their queue and task, so that the all-time totals stay the same."""
     sums: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for tally in found:

@@ -75,14 +75,10 @@ class Words:
 
 def words_of(term: str) -> Words:
     """Return the words of a search; an asterisk after the last one makes it a beginning."""
-    found = [word for word in _split(term) if any(char.isalnum() for char in word)]
+    found = [word for word in _BETWEEN_WORDS.split(term) if any(char.isalnum() for char in word)]
     last = found[-1:] if term.rstrip().endswith("*") else []
     whole = dict.fromkeys(found[: len(found) - len(last)])
     return Words((*whole, *last), is_open=bool(last))
-
-
-def _split(text: str) -> list[str]:
-    return [word for word in _BETWEEN_WORDS.split(text) if word]
 
 
 @dataclass(frozen=True)
@@ -110,10 +106,7 @@ def searched(rows: QuerySet[Any], term: str) -> Found:
 
 
 def _named(term: str) -> tuple[Q, str]:
-    """Return the condition of tasks whose name or error begins with ``term``, from the small table of recorded values.
-
-    Each part of the condition has an index. With it a note, where there are more than `_MATCHES` such names.
-    """
+    """Return the condition of tasks whose name or error begins with ``term``, and a note where there are more names."""
     starts = LookupValue.objects.filter(value__istartswith=term, kind__in=["task", "error"]).order_by("value", "kind")
     found: dict[str, list[str]] = {"task": [], "error": []}
     values = list(starts.values_list("kind", "value")[: _MATCHES + 1])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import asdict, dataclass
+from collections import Counter, namedtuple
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -18,66 +18,10 @@ from .counts import broker_counts
 OUTCOMES = ("ok", "skipped", "failed", "unknown")
 
 
-@dataclass(frozen=True)
-class Parked:
-    """The parked tasks of one queue in one tier; ``tier`` None has an exact delay.
-
-    ``due`` counts those that are due, ``overdue`` those of them without an event for a minute since.
-    """
-
-    queue: str
-    tier: int | None
-    count: int
-    due: int
-    overdue: int
-    oldest_due: datetime | None
-
-
-@dataclass(frozen=True)
-class Held:
-    """The tasks of one queue in one state; ``since`` is when the oldest was exhausted, None where none was."""
-
-    state: str
-    queue: str
-    count: int
-    since: datetime | None
-
-
-@dataclass(frozen=True)
-class Total:
-    """How often tasks of one name and queue were parked, recovered and so on; ``succeeded`` counts first attempts."""
-
-    queue: str
-    task: str
-    parked: int
-    recovered: int
-    exhausted: int
-    succeeded: int
-
-
-@dataclass(frozen=True)
-class Operated:
-    """Operations of one kind in one state, and the outcomes of their tasks."""
-
-    kind: str
-    state: str
-    count: int
-    ok: int
-    skipped: int
-    failed: int
-    unknown: int
-
-
-@dataclass(frozen=True)
-class Group:
-    """A failure group, and how many of its tasks are exhausted."""
-
-    fingerprint: str
-    exception_type: str
-    message: str
-    frame: str
-    muted: bool
-    exhausted: int
+#: How often tasks of one name and queue were parked, recovered and so on; ``succeeded`` counts first attempts.
+Total = namedtuple("Total", ["queue", "task", "parked", "recovered", "exhausted", "succeeded"])
+#: Operations of one kind in one state, and the outcomes of their tasks.
+Operated = namedtuple("Operated", ["kind", "state", "count", "ok", "skipped", "failed", "unknown"])
 
 
 def summary() -> dict[str, Any]:
@@ -89,9 +33,9 @@ def summary() -> dict[str, Any]:
     return {
         "states": dict(sorted(states.items())),
         "tasks": by_name,
-        "parked": [asdict(each) for each in parked()],
-        "exhausted": [asdict(each) for each in held(TaskState.EXHAUSTED)],
-        "groups": [asdict(each) for each in top_groups()],
+        "parked": [each._asdict() for each in parked()],
+        "exhausted": [each._asdict() for each in held(TaskState.EXHAUSTED)],
+        "groups": top_groups(),
         "collectors": list(CollectorStatus.objects.order_by("name").values()),
         "broker": {
             "ok": broker.ok,
@@ -105,27 +49,27 @@ def summary() -> dict[str, Any]:
     }
 
 
-def parked() -> list[Parked]:
-    """Return the parked tasks by queue and tier."""
+def parked() -> list[Any]:
+    """Return the parked tasks by ``queue`` and ``tier``, which is None for exact delays.
+
+    Rows have the ``count``, how many are ``due``, and ``overdue``: without an event for a minute since.
+    """
     now = timezone.now()
-    rows = (
-        TaskRecord.objects.filter(state=TaskState.PARKED)
-        .order_by("queue", "tier")
-        .values_list("queue", "tier")
-        .annotate(
-            Count("pk"),
-            due=Count("pk", filter=Q(due_at__lte=now)),
-            overdue=Count("pk", filter=overdue(now)),
-            oldest_due=Min("due_at"),
-        )
-    )
-    return [Parked(*row) for row in rows]
+    counts = {
+        "count": Count("pk"),
+        "due": Count("pk", filter=Q(due_at__lte=now)),
+        "overdue": Count("pk", filter=overdue(now)),
+        "oldest_due": Min("due_at"),
+    }
+    rows = TaskRecord.objects.filter(state=TaskState.PARKED).order_by("queue", "tier")
+    return list(rows.values("queue", "tier").annotate(**counts).values_list("queue", "tier", *counts, named=True))
 
 
-def held(*states: str) -> list[Held]:
-    """Return the tasks in these states by state and queue."""
-    rows = TaskRecord.objects.filter(state__in=states).order_by("state", "queue").values_list("state", "queue")
-    return [Held(*row) for row in rows.annotate(Count("pk"), since=Min("exhausted_at"))]
+def held(*states: str) -> list[Any]:
+    """Return the ``count`` of tasks by ``state`` and ``queue``; ``since`` is when the oldest was exhausted, or None."""
+    rows = TaskRecord.objects.filter(state__in=states).order_by("state", "queue").values("state", "queue")
+    counts = {"count": Count("pk"), "since": Min("exhausted_at")}
+    return list(rows.annotate(**counts).values_list("state", "queue", *counts, named=True))
 
 
 def tasks() -> dict[str, dict[str, int]]:
@@ -155,14 +99,12 @@ def operations() -> list[Operated]:
     return [Operated(*row) for row in rows]
 
 
-def top_groups(most: int = 10) -> list[Group]:
-    """Return the failure groups with the most exhausted tasks, the largest first."""
-    rows = TaskRecord.objects.filter(state=TaskState.EXHAUSTED, failure_group__isnull=False)
-    counts = (
-        rows.values_list("failure_group").annotate(exhausted=Count("pk")).order_by("-exhausted", "failure_group")[:most]
+def top_groups() -> list[dict[str, Any]]:
+    """Return the ten failure groups with the most exhausted tasks, the largest first."""
+    rows = TaskRecord.objects.filter(state=TaskState.EXHAUSTED, failure_group__isnull=False).values_list(
+        "failure_group"
     )
-    found = FailureGroup.objects.in_bulk([group for group, _ in counts])
-    return [
-        Group(group.fingerprint, group.exception_type, group.message, group.frame, group.muted, exhausted)
-        for group, exhausted in ((found[key], count) for key, count in counts if key in found)
-    ]
+    counts = dict(rows.annotate(exhausted=Count("pk")).order_by("-exhausted", "failure_group")[:10])
+    columns = ("fingerprint", "exception_type", "message", "frame", "muted")
+    groups = {each.pop("pk"): each for each in FailureGroup.objects.filter(pk__in=counts).values("pk", *columns)}
+    return [{**groups[key], "exhausted": count} for key, count in counts.items() if key in groups]

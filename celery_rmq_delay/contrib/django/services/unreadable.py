@@ -18,15 +18,13 @@ from django.db.models import Q
 from .... import headers as h
 from ....exceptions import RmqDelayError
 from ....headers import printable
-from ..broker import delay
+from ..broker import BROKER_ERRORS, Link, broker_down, delay, problem_at
 from ..conf import conf
 from ..models import Operation, UnreadableMessage
 from ..transactions import committed, repeated
 from . import clock
 from .actors import Actor, note_done
-from .operations.link import BROKER_ERRORS, Link, broker_down
-from .operations.publishing import Fate, Publisher, Sent
-from .operations.target import problem_at
+from .operations.publishing import Outcome, Publisher, Sent
 
 #: A claim that is older is of a process that died.
 CLAIM_LASTS = timedelta(minutes=5)
@@ -114,9 +112,10 @@ def download(row: UnreadableMessage, actor: Actor) -> tuple[bytes, str]:
     }
     message = readable(row).message
     try:
-        return bytes(row.body), _as_json({**found, "properties": None if message is None else message.properties})
+        text = _as_json({**found, "properties": message and message.properties})
     except RecursionError:
-        return bytes(row.body), _as_json({**found, "properties": None})
+        text = _as_json({**found, "properties": None})
+    return bytes(row.body), text
 
 
 def _as_json(value: Any) -> str:
@@ -164,18 +163,18 @@ def _sent(message: amqp.Message, row: UnreadableMessage, queue: str) -> Sent:
             opened = publisher.ready()
             # A collector may be able to read it after an upgrade.
             if queue != row.queue and (problem := problem_at(opened, queue)):
-                return Sent(Fate.UNSENT, problem)
+                return Sent(Outcome.PENDING, problem)
         except RmqDelayError as error:
-            return Sent(Fate.UNSENT, str(error))
+            return Sent(Outcome.PENDING, str(error))
         except BROKER_ERRORS as error:
-            return Sent(Fate.UNSENT, str(broker_down(error)))
+            return Sent(Outcome.PENDING, str(broker_down(error)))
         return publisher.publish([(row.pk, message, queue)])[row.pk]
 
 
 def _settled(row: UnreadableMessage, queue: str, sent: Sent, actor: Actor, reason: str) -> Requeued:
     rows = UnreadableMessage.objects.filter(pk=row.pk)
-    unknown = sent.fate is Fate.UNKNOWN
-    if sent.fate is Fate.CONFIRMED:
+    unknown = sent.outcome == Outcome.UNKNOWN
+    if sent.outcome == Outcome.OK:
         rows.filter(received_at=row.received_at).delete()
         problem, message = "", f"requeued to {queue}"
     elif unknown:

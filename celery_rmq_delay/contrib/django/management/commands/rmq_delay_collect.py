@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
-from .....exceptions import RmqDelayError
 from .....stopping import stop_requested
 from ...collecting.assembly import collect
 from ...collecting.collector import MAX_BATCH, Options
-from ..long_running import LongRunningCommand
-from ..values import seconds, whole_number
+from ..base import LongRunningCommand, seconds, whole_number
 
 
 class Command(LongRunningCommand):
@@ -21,7 +19,6 @@ class Command(LongRunningCommand):
     help = "Write the workers' events and the exhausted messages into the database."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the options."""
         parser.add_argument(
             "--batch", type=whole_number(1, MAX_BATCH), default=1000, help="Messages per transaction (default: 1000)."
         )
@@ -39,15 +36,8 @@ class Command(LongRunningCommand):
         )
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Run."""
         work = Options(
-            options["batch"],
-            file_age=options["file_seconds"],
-            once=options["once"],
-            max_seconds=options["max_seconds"],
+            options["batch"], file_age=options["file_seconds"], once=options["once"], max_seconds=options["max_seconds"]
         )
-        try:
-            with stop_requested() as stop:
-                collect(work, options["health_file"], options["http"], stop)
-        except RmqDelayError as error:
-            raise CommandError(str(error)) from error
+        with stop_requested() as stop:
+            collect(work, options["health_file"], options["http"], stop)

@@ -8,15 +8,13 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from .....exceptions import HistoryError
 from .....history.url import shown
 from ...collecting.gathering import open_files
 from ...conf import conf
 from ...models import Operation, TaskRecord, TaskState
 from ...services.actors import note_done, who_runs_this
 from ...services.export import FORMATS, export_rows
-from ..long_running import LongRunningCommand
-from ..values import day
+from ..base import LongRunningCommand, day
 
 PARQUET = "parquet"
 
@@ -27,7 +25,6 @@ class Command(LongRunningCommand):
     help = "Write retried tasks as CSV or JSON lines, or their events as history files; secrets are redacted."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the options."""
         parser.add_argument(
             "--format",
             choices=[*FORMATS, PARQUET],
@@ -52,7 +49,6 @@ class Command(LongRunningCommand):
         )
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Write the export; it is in the audit log before it starts."""
         if options["format"] == PARQUET:
             _refuse(options, "state", "queue", "task", "unredacted", why="History files have all tasks, redacted.")
             self._export_history(options)
@@ -61,7 +57,6 @@ class Command(LongRunningCommand):
             self._export_tasks(options)
 
     def _export_tasks(self, options: dict[str, Any]) -> None:
-        """Write the selected tasks, oldest record first."""
         columns = {"state": "state", "queue": "queue", "task": "name"}
         wanted = {f"{column}__in": options[option] for option, column in columns.items() if options[option]}
         tasks, redacted = TaskRecord.objects.filter(**wanted), not options["unredacted"]
@@ -83,16 +78,13 @@ class Command(LongRunningCommand):
         place = options["output"] or conf().history_url
         if place is None:
             raise CommandError("No place for history files is configured: use --output, or set HISTORY_URL.")
-        try:
-            files = open_files(place)
-            from ...services.history_export import days, export_days
+        files = open_files(place)
+        from ...services.history_export import days, export_days
 
-            wanted = days(options["since"], options["until"])
-            span = [str(each) for each in (*wanted[:1], *wanted[-1:])]
-            _log(0, format=PARQUET, redacted=True, output=shown(place), days=span)
-            rows = export_days(wanted, files, lambda day: self.write_line(_line(day)))
-        except HistoryError as error:
-            raise CommandError(str(error)) from error
+        wanted = days(options["since"], options["until"])
+        span = [str(each) for each in (*wanted[:1], *wanted[-1:])]
+        _log(0, format=PARQUET, redacted=True, output=shown(place), days=span)
+        rows = export_days(wanted, files, lambda day: self.write_line(_line(day)))
         self.stdout.write(f"Wrote {rows} rows of {len(wanted)} days into {files.files} files under {shown(place)}.")
 
 

@@ -6,13 +6,12 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from .....exceptions import RmqDelayError
 from .....stopping import exit_at_once, handling
-from ...conf import SETTING
-from ...services.insight_runs import history_url, load, output_url, run_and_load
-from ..long_running import LongRunningCommand
-from ..values import day
+from ...conf import SETTING, conf
+from ...services.insight_runs import load, output_url, run_and_load
+from ..base import LongRunningCommand, day
 
+#: The options that the run of the analytics gets.
 _OF_A_RUN = {"--from": "first", "--to": "last", "--master": "master", "--conf": "conf", "--ladder": "ladder"}
 
 
@@ -22,7 +21,6 @@ class Command(LongRunningCommand):
     help = "Run the analytics over the history and fill the page Insights; with --load-only, load a finished run."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the options."""
         parser.add_argument("--load-only", action="store_true", help="load the output of a finished run")
         parser.add_argument("--input", metavar="URL", help="the history; default: the setting HISTORY_URL")
         parser.add_argument(
@@ -43,28 +41,18 @@ class Command(LongRunningCommand):
         )
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Run and load, or only load."""
-        source = history_url(options["input"])
-        try:
-            output = output_url(options["output"], source)
-            if options["load_only"]:
-                if given := [option for option, name in _OF_A_RUN.items() if options[name]]:
-                    raise CommandError(f"{', '.join(given)} cannot be used with --load-only, which runs nothing.")
-                run = load(output, source=source or "")
-            elif source is None:
-                raise CommandError(f"No history is configured: use --input, or set {SETTING}['HISTORY_URL'].")
-            else:
-                with handling(exit_at_once):
-                    run = run_and_load(
-                        source,
-                        output,
-                        report=self.write_line,
-                        first=options["first"],
-                        last=options["last"],
-                        master=options["master"],
-                        conf=options["conf"],
-                        ladders=options["ladder"],
-                    )
-        except RmqDelayError as error:
-            raise CommandError(str(error)) from error
+        source = options["input"] or conf().history_url
+        output = output_url(options["output"], source)
+        given = {option: options[name] for option, name in _OF_A_RUN.items() if options[name]}
+        if options["load_only"]:
+            if given:
+                raise CommandError(f"{', '.join(given)} cannot be used with --load-only, which runs nothing.")
+            run = load(output, source=source or "")
+        elif source is None:
+            raise CommandError(f"No history is configured: use --input, or set {SETTING}['HISTORY_URL'].")
+        else:
+            lists = {name: found if isinstance(found, list) else [found] for name, found in given.items()}
+            of_run = [f"{name}={each}" for name, found in lists.items() for each in found]
+            with handling(exit_at_once):
+                run = run_and_load(source, output, of_run, self.write_line)
         self.write_line(f"Loaded the insights of {run} from {run.output_url}.")

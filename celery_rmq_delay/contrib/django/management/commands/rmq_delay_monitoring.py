@@ -18,14 +18,12 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the options."""
         parser.add_argument(
             "--output", type=Path, default=Path(), metavar="DIR", help="the folder (default: the current one)"
         )
         parser.add_argument("--force", action="store_true", help="replace existing files")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Write the files."""
         folder: Path = options["output"]
         if not folder.is_dir():
             raise CommandError(f"--output: {folder} is not a folder. Create it first.")

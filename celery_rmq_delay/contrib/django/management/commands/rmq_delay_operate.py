@@ -13,14 +13,13 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from .....durations import parse_ms
-from .....exceptions import RmqDelayError
 from .....stopping import stop_requested
 from ...models import Operation, TaskRecord, TaskState
 from ...services.actors import who_runs_this
 from ...services.operations.actions import ACTIONS
 from ...services.operations.background import operate
 from ...services.operations.requests import freeze, report, run
-from ..long_running import LongRunningCommand
+from ..base import LongRunningCommand
 
 #: The actions, with the kind of operation and the state of the tasks they are for.
 _COMMANDS = {each.command[0]: (each.kind, each.command[1]) for each in ACTIONS if each.command}
@@ -43,7 +42,6 @@ class Command(LongRunningCommand):
     help = "Run operations that the admin queued for the background; with an action, start an operation and run it."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the options."""
         parser.add_argument(
             "action", nargs="?", choices=list(COMMANDS), help="start an operation, and wait for its end"
         )
@@ -65,22 +63,18 @@ class Command(LongRunningCommand):
         how.add_argument("--dry-run", action="store_true", help="only show which tasks are selected")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Run."""
         if options["action"]:
             _refuse(options, _OF_A_RUNNER, "with an action: leave it out.")
         else:
             _refuse(options, _OF_AN_ACTION, f"without an action: write {', '.join(COMMANDS)} before it.")
-        try:
-            with stop_requested() as stop:
-                if options["action"]:
-                    self._start(options, stop.is_set)
-                elif options["operation"] is not None:
-                    self._run(self._given(options["operation"]), stop.is_set)
-                else:
-                    self.write_line("Running background operations.")
-                    operate(stop.is_set, once=options["once"])
-        except RmqDelayError as error:
-            raise CommandError(str(error)) from error
+        with stop_requested() as stop:
+            if options["action"]:
+                self._start(options, stop.is_set)
+            elif options["operation"] is not None:
+                self._run(self._given(options["operation"]), stop.is_set)
+            else:
+                self.write_line("Running background operations.")
+                operate(stop.is_set, once=options["once"])
 
     def _given(self, key: int) -> Operation:
         try:
@@ -148,7 +142,6 @@ def _check_found(records: QuerySet[TaskRecord], state: str, given: dict[str, Any
 
 
 def _start_time(at: str | None, delay: str | None) -> datetime | None:
-    """Return the time of ``--at`` or ``--in``; None without either."""
     if delay is not None:
         return timezone.now() + timedelta(milliseconds=parse_ms(delay, "--in"))
     if at is None:

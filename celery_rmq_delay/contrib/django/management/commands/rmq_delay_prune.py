@@ -15,12 +15,10 @@ class Command(BaseCommand):
     help = "Delete retried tasks, attempts and operations that are older than RMQ_DELAY's KEEP_* settings allow."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the options."""
         parser.add_argument("--dry-run", action="store_true", help="only show how many rows would be deleted")
         parser.add_argument("--batch", type=int, default=BATCH, help="rows per transaction (default: %(default)s)")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Delete rows, and show how many of each kind."""
         if options["batch"] < 1:
             raise CommandError(f"--batch: found {options['batch']}. Write 1 or more.")
         done = prune(dry_run=options["dry_run"], batch=options["batch"])

@@ -18,11 +18,9 @@ class Command(BaseCommand):
     help = "Count tasks by state, queue, tier and name, and the messages in the broker's queues."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the options."""
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Show the counts."""
         found = summary()
         if options["json"]:
             self.stdout.write(json.dumps(found, cls=DjangoJSONEncoder, indent=2))

@@ -2,46 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
+from django import forms
 from django.db.models import QuerySet
 
-from ...models import Operation, OperationItem, TaskState
-from .forms import ConfirmForm
+from ...models import Operation, TaskState
+from .. import clock
 
 if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
-
-class Work(Protocol):
-    """The work of one kind of operation, on a window of tasks."""
-
-    @property
-    def window(self) -> int:
-        """The most tasks of the next call of `do`."""
-
-    def resume(self) -> None:
-        """Settle the tasks that a dead runner left unfinished."""
-
-    def do(self, items: Sequence[OperationItem]) -> None:
-        """Process these tasks, and settle each that is done."""
-
-    def abandon(self) -> None:
-        """Settle the tasks that an error has left unfinished: as UNKNOWN where they may have been done."""
+#: How far in the future an operation can start.
+LATEST = timedelta(days=366)
 
 
-@dataclass(frozen=True)
-class Run:
-    """What a runner gives to the work of an action."""
+def schedule_problem(moment: datetime) -> str:
+    """Return why an operation cannot be scheduled for a time; an empty text where it can."""
+    away = moment - clock.now()
+    if timedelta(minutes=-1) < away < LATEST:
+        return ""
+    found = moment.isoformat(sep=" ", timespec="minutes")
+    return f"Found {found}: choose a time from now on, within {LATEST.days} days."
 
-    lease: Any
-    link: Any
-    #: To call between two tasks; it may raise.
-    tick: Callable[[], None]
-    #: The edited messages by task, of an edit whose request has not ended.
-    edited: Mapping[int, Any] = field(default_factory=dict)
+
+def reason_field() -> forms.CharField:
+    """Return the form field for the reason."""
+    return forms.CharField(
+        label="Why",
+        required=False,
+        max_length=1_000,
+        widget=forms.Textarea(attrs={"rows": 2, "cols": 60}),
+        help_text="Stored with the operation.",
+    )
+
+
+class ConfirmForm(forms.Form):
+    """The form of the confirmation page."""
+
+    reason = reason_field()
+    not_before = forms.DateTimeField(
+        label="Not before",
+        required=False,
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
+        help_text="Empty: as soon as “manage.py rmq_delay_operate” can run it.",
+    )
+
+    def clean_not_before(self) -> datetime | None:
+        """Return the time of the start."""
+        moment: datetime | None = self.cleaned_data["not_before"]
+        if moment is not None and (problem := schedule_problem(moment)):
+            raise forms.ValidationError(problem)
+        return moment
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of `confirm`; those of an action are in its ``details``."""
+        answer = self.cleaned_data
+        return {"reason": answer["reason"].strip(), "not_before": answer.get("not_before"), "details": {}}
 
 
 @dataclass(frozen=True)
@@ -62,16 +82,15 @@ class Undo:
 
 
 class Action:
-    """What an operator can do to tasks: a subclass in a module of `actions`, with one instance in ``ACTIONS``.
-
-    Each instance with ``states`` is on the lists of tasks in these states, and has a confirmation page.
-    """
+    """What an operator can do to tasks. An instance with ``states`` is on the lists of tasks in these states."""
 
     #: The name in requests, and in the code.
     name: str
     #: The kind of its operations.
     kind: str
     label: str
+    #: The subclass of `lease.Work` that processes the tasks of its operations.
+    work: type[Any]
     #: What it does, on the confirmation page.
     explanation: str = ""
     #: The states of the tasks that it applies to.
@@ -99,10 +118,6 @@ class Action:
     #: Its name as an action of ``rmq_delay_operate``, and the state of the tasks that this selects.
     command: tuple[str, TaskState] | None = None
 
-    def work(self, run: Run) -> Work:
-        """Return what processes the tasks of an operation of this kind."""
-        raise NotImplementedError
-
     def notes(self, tasks: QuerySet[Any], counts: Sequence[Counted]) -> list[str | SafeString]:
         """Return the warnings of the confirmation page about these tasks."""
         return []
@@ -117,10 +132,9 @@ class Action:
 
 
 _BY_KIND: dict[str, Action] = {}
-_Actions = TypeVar("_Actions", bound=tuple[Action, ...])
 
 
-def registered(actions: _Actions) -> _Actions:
+def registered(*actions: Action) -> tuple[Action, ...]:
     """Make actions known to `of_kind`, and return them; of several of a kind the first stands for it."""
     for each in actions:
         _BY_KIND.setdefault(each.kind, each)

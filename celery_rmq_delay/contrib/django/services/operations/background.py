@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta
 
 from django.db import close_old_connections, connections
 from django.db.models import Q
 
 from .....exceptions import OperationBusyError
+from .....fence import process_name
 from ...conf import conf
-from ...models import Operation
+from ...models import Operation, OperatorStatus
 from ...transactions import DATABASE_AWAY
 from .. import clock
 from .lease import GOING, STALE_AFTER, may_start
-from .operators import Presence
 from .reporting import report
 from .requests import run
 
@@ -29,6 +33,10 @@ OTHERS_AT_ONCE = 4
 GRADUAL = Q(canary__gt=0) | Q(rate__isnull=False)
 #: Seconds between two searches for an operation.
 _POLL_EVERY = 1.0
+#: Seconds between two heartbeats.
+_BEAT_EVERY = 10.0
+#: Rows of processes that were killed are deleted after so long.
+_FORGOTTEN_AFTER = timedelta(days=1)
 
 
 def not_inline() -> Q:
@@ -37,10 +45,7 @@ def not_inline() -> Q:
 
 
 def next_operation(among: Q = Q(), but: Iterable[int] = ()) -> Operation | None:  # noqa: B008 - never changed
-    """Return the oldest operation that may start and has no runner; inline ones only after their page had time to.
-
-    ``among`` is a condition, ``but`` are operations to leave out.
-    """
+    """Return the oldest operation that may start and has no runner; inline ones only after their page had time to."""
     now = clock.now()
     old = now - STALE_AFTER
     free = not_inline() | Q(started_at__isnull=False) | Q(created_at__lt=old)
@@ -56,12 +61,11 @@ def operate(stop: Callable[[], bool], *, once: bool = False) -> None:
     Each operation has a thread, with its own connections: one that pauses for its rate or its canaries, or waits for
     the broker, does not block the others.
     """
-    crew = _Crew(stop)
-    with Presence() as presence, crew:
+    with presence() as beat, closing(_Crew(stop)) as crew:
         while not stop():
             close_old_connections()
             try:
-                presence.beat()
+                beat()
                 if crew.start_next():
                     continue
                 if once and crew.is_idle():
@@ -72,8 +76,6 @@ def operate(stop: Callable[[], bool], *, once: bool = False) -> None:
 
 
 class _Crew:
-    """The threads of one process."""
-
     def __init__(self, stop: Callable[[], bool]) -> None:
         self._stop, self._ending, self._ended = stop, threading.Event(), threading.Event()
         self._gradual: dict[int, threading.Thread] = {}
@@ -81,10 +83,7 @@ class _Crew:
         #: Operations that a lost database has interrupted.
         self._left: set[int] = set()
 
-    def __enter__(self) -> None:
-        """Do nothing: the threads start one by one."""
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Hand all operations over."""
         self._ending.set()
         for thread in (*self._gradual.values(), *self._others.values()):
@@ -99,10 +98,9 @@ class _Crew:
             for key in [key for key, thread in threads.items() if not thread.is_alive()]:
                 del threads[key]
             if len(threads) < most and (operation := next_operation(among, but=threads)) is not None:
-                threads[operation.pk] = threading.Thread(
-                    target=self._run, args=(operation,), name=f"operation {operation.pk}"
-                )
-                threads[operation.pk].start()
+                thread = threading.Thread(target=self._run, args=(operation,), name=f"operation {operation.pk}")
+                threads[operation.pk] = thread
+                thread.start()
                 return True
         return False
 
@@ -131,3 +129,33 @@ class _Crew:
         finally:
             connections.close_all()
             self._ended.set()
+
+
+def count_running(now: datetime) -> int:
+    """Return how many processes of ``rmq_delay_operate`` have sent a heartbeat within the last minute."""
+    return OperatorStatus.objects.filter(heartbeat_at__gt=now - STALE_AFTER).count()
+
+
+@contextmanager
+def presence() -> Iterator[Callable[[], None]]:
+    """Keep a row of this process in the block; yield a function that renews its heartbeat if it is time."""
+    # Containers can share a host name, and have the same process ids.
+    name, began, due = f"{process_name()}:{uuid.uuid4().hex[:8]}", clock.now(), 0.0
+
+    def beat() -> None:
+        nonlocal due
+        if time.monotonic() < due:
+            return
+        now = clock.now()
+        OperatorStatus.objects.filter(heartbeat_at__lt=now - _FORGOTTEN_AFTER).delete()
+        created = {"heartbeat_at": now, "started_at": began}
+        OperatorStatus.objects.update_or_create(name=name, defaults={"heartbeat_at": now}, create_defaults=created)
+        due = time.monotonic() + _BEAT_EVERY
+
+    try:
+        yield beat
+    finally:
+        try:
+            OperatorStatus.objects.filter(name=name).delete()
+        except DATABASE_AWAY:
+            logger.warning("The row of this process stays: its heartbeat ends", exc_info=True)

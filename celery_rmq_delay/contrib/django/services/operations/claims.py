@@ -1,13 +1,15 @@
-"""Claims tasks for an operation by compare and set, with the reasons for tasks that it cannot claim."""
+"""Claims tasks for an operation by compare and set, with reasons for the others, and adds it to their histories."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 from django.db import connections, router
 from django.db.models.functions import Collate
 
-from ...models import Operation, OperationItem, TaskRecord, TaskState
+from .....events.schema import event_id
+from ...models import Attempt, Operation, OperationItem, TaskRecord, TaskState
 from .. import clock
 from .action import of_kind
 from .lease import Outcome, Settled
@@ -41,41 +43,36 @@ def claim(
     returns the same. Call it in a transaction.
     """
     barred = barred or {}
-    by_generation: dict[int, list[int]] = {}
-    for item in items:
-        if item.record_id not in barred:
-            by_generation.setdefault(item.generation, []).append(item.record_id)
     lock(item.record_id for item in items)
     now = clock.now()
-    for generation, records in by_generation.items():
+    wanted = {item.record_id: item.generation for item in items if item.record_id not in barred}
+    for generation, records in by_generation(wanted).items():
         TaskRecord.objects.filter(pk__in=records, state__in=list(of), generation=generation).update(
             state=to, operation=operation, changed_at=now
         )
-    found = {
-        record.pk: record
-        for record in TaskRecord.objects.filter(pk__in=[item.record_id for item in items]).select_related("operation")
-    }
+    found = TaskRecord.objects.select_related("operation").in_bulk([item.record_id for item in items])
     won = {}
     for item in items:
         record = found.get(item.record_id)
         if record is not None and record.state == to and record.operation_id == operation.pk:
             won[record.pk] = record
     return won, [
-        Settled(
-            item,
-            Outcome.SKIPPED,
-            why_not(found.get(item.record_id), item.generation, barred.get(item.record_id)),
-        )
+        Settled(item, Outcome.SKIPPED, why_not(found.get(item.record_id), item.generation, barred.get(item.record_id)))
         for item in items
         if item.record_id not in won
     ]
 
 
-def why_not(record: TaskRecord | None, generation: int, barred: str | None = None) -> str:
-    """Return why a task that was selected in ``generation`` cannot be processed any more.
+def by_generation(generations: Mapping[int, int]) -> dict[int, list[int]]:
+    """Return the records of each generation."""
+    groups: dict[int, list[int]] = {}
+    for key, generation in generations.items():
+        groups.setdefault(generation, []).append(key)
+    return groups
 
-    ``barred`` is the reason where it is still exhausted.
-    """
+
+def why_not(record: TaskRecord | None, generation: int, barred: str | None = None) -> str:
+    """Return why a task selected in ``generation`` cannot be processed; ``barred`` where it is still exhausted."""
     if record is None:
         return "deleted"
     by = record.operation.actor if record.operation else ""
@@ -93,3 +90,25 @@ def why_not(record: TaskRecord | None, generation: int, barred: str | None = Non
     if record.state == TaskState.EXHAUSTED and barred:
         return barred
     return f"now {record.get_state_display().lower()}"
+
+
+def add_to_history(kind: str, operation: Operation, records: Iterable[TaskRecord], at: datetime) -> None:
+    """Add a row to each history, once: ``reason`` is the kind of the operation, ``worker`` the actor."""
+    Attempt.objects.bulk_create(
+        [
+            Attempt(
+                event_id=event_id(
+                    record.task_id, record.generation, record.attempt, f"{kind}:{operation.pk}", record.life
+                ),
+                record=record,
+                kind=kind,
+                generation=record.generation,
+                attempt=record.attempt,
+                occurred_at=at,
+                worker=operation.actor,
+                reason=operation.kind,
+            )
+            for record in records
+        ],
+        ignore_conflicts=True,
+    )

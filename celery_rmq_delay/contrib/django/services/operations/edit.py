@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -31,20 +31,17 @@ _MAX_CHANGES = 100
 _MAX_SHOWN = 1_000
 #: The most characters of a number or key in an error.
 _MAX_NUMBER = 40
+#: The type of each field of the form, and what to write instead of another one.
+_FIELDS: dict[str, tuple[type, str]] = {
+    "args": (list, 'Arguments are a JSON list, such as [1, "a"].'),
+    "kwargs": (dict, 'Keyword arguments are a JSON object, such as {"amount": 1}.'),
+}
 
 
-@dataclass(frozen=True)
-class Editable:
-    """The arguments of a task as unredacted JSON for the form."""
-
-    args: str
-    kwargs: str
-
-
-def editable(record: TaskRecord) -> Editable:
-    """Return the arguments of an exhausted task. Raises `EditError` with the reason where it cannot be edited."""
+def editable(record: TaskRecord) -> dict[str, str]:
+    """Return the unredacted arguments of a task by field of the form. Raises `EditError` where it cannot be edited."""
     call, _headers = _readable(record)
-    return Editable(*(as_json(each, MAX_TEXT) for each in (call.args, call.kwargs)))
+    return {"args": as_json(call.args, MAX_TEXT), "kwargs": as_json(call.kwargs, MAX_TEXT)}
 
 
 def edit(record: TaskRecord, args: str, kwargs: str, *, actor: Actor, reason: str = "") -> Operation:
@@ -54,7 +51,7 @@ def edit(record: TaskRecord, args: str, kwargs: str, *, actor: Actor, reason: st
     `EditError` for invalid arguments; then nothing was changed.
     """
     call, headers = _readable(record)
-    new = replace(call, args=_list(args), kwargs=_dictionary(kwargs))
+    new = replace(call, args=_parsed(args, "args"), kwargs=_parsed(kwargs, "kwargs"))
     try:
         changes = differences(call, new)
         body = json.dumps([new.args, new.kwargs, new.embed], allow_nan=False).encode()
@@ -144,25 +141,15 @@ def _parsed(text: str, field: str) -> Any:
     if len(text) > MAX_TEXT:
         raise EditError(f"At most {MAX_TEXT} characters.", field)
     try:
-        return json.loads(text, parse_constant=refuse, parse_float=finite, object_pairs_hook=unique)
+        value = json.loads(text, parse_constant=refuse, parse_float=finite, object_pairs_hook=unique)
     except RecursionError as error:
         raise EditError("This is nested too deep.", field) from error
     except ValueError as error:
         raise EditError(f"This is not JSON: {error}.", field) from error
-
-
-def _list(text: str) -> list[Any]:
-    found = _parsed(text, "args")
-    if not isinstance(found, list):
-        raise EditError('Arguments are a JSON list, such as [1, "a"].', "args")
-    return found
-
-
-def _dictionary(text: str) -> dict[str, Any]:
-    found = _parsed(text, "kwargs")
-    if not isinstance(found, dict):
-        raise EditError('Keyword arguments are a JSON object, such as {"amount": 1}.', "kwargs")
-    return found
+    kind, problem = _FIELDS[field]
+    if not isinstance(value, kind):
+        raise EditError(problem, field)
+    return value
 
 
 def _repr(headers: dict[str, Any], name: str, old: Any, new: Any) -> dict[str, str]:

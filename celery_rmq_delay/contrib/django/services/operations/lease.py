@@ -1,16 +1,18 @@
-"""The lease of an operation: one process at a time runs it, renews its heartbeat and stores outcomes."""
+"""The lease of an operation: one process at a time runs it, renews its heartbeat and stores outcomes of its work."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import F, Q
 
 from .....exceptions import LeaseLostError, OperationBusyError
 from .....fence import process_name
+from ...broker import Link
 from ...models import Operation, OperationItem
 from ...transactions import committed
 from .. import clock
@@ -145,10 +147,7 @@ class Lease:
         committed(step)
 
     def finish(self, state: str, rest: str, detail: str = "", *, note: str = "") -> None:
-        """End the operation: pending tasks get the outcome ``rest`` and ``detail``, the operation gets ``note``.
-
-        Raises `LeaseLostError`, and has then changed nothing.
-        """
+        """End the operation; pending tasks get the outcome ``rest``. Raises `LeaseLostError`."""
 
         def step() -> None:
             self.beat()  # the first statement has to be a write: SQLite cannot upgrade a read transaction
@@ -167,3 +166,36 @@ class Lease:
             self.beat(**{name: getattr(operation, name) for name in _AT_THE_END})
 
         committed(step)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a runner gives to the work of an action."""
+
+    lease: Lease
+    link: Link
+    #: To call between two tasks; it may raise.
+    tick: Callable[[], None]
+    #: The edited messages by task, of an edit whose request has not ended.
+    edited: Mapping[int, Any]
+
+
+class Work:
+    """The work of one kind of operation, on windows of tasks."""
+
+    #: The most tasks of the next call of `do`.
+    window: int
+
+    def __init__(self, run: Run) -> None:
+        self._lease, self._link, self._tick = run.lease, run.link, run.tick
+
+    def resume(self) -> None:
+        """Settle the tasks that a dead runner left unfinished."""
+
+    def do(self, items: Sequence[OperationItem]) -> None:
+        """Process these tasks, and settle each that is done. Raises `BrokerDownError`."""
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Settle the tasks that an error has left unfinished: as UNKNOWN where they may have been done."""
+        self.resume()

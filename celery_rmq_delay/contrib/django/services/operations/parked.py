@@ -5,8 +5,7 @@ A search receives messages without ack, takes the wanted ones and requeues the o
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,16 +16,14 @@ from .....app.inventory import plans
 from .....events.schema import DISCARDED, REQUEUED
 from .....exceptions import BrokerDownError, OutcomeUnknownError, PublishError, RmqDelayError
 from .....operations.parked import Place, places, search_limit, task_id_of
-from ...broker import delay
+from ...broker import BROKER_ERRORS, broker_down, delay
 from ...conf import conf
 from ...messages import StoredMessage, call_digest, stored
 from ...models import OperationItem, Payload, TaskRecord, TaskState
 from ...transactions import committed
 from .. import clock
-from .claims import claim, lock, why_not
-from .lease import Lease, Outcome, Settled
-from .link import BROKER_ERRORS, Link, broker_down
-from .notes import add_to_history
+from .claims import add_to_history, claim, lock, why_not
+from .lease import Outcome, Run, Settled, Work
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -38,6 +35,7 @@ WINDOW = 5_000
 _BATCH = 50
 #: The most lost connections without progress before the operation fails.
 _LOSSES = 3
+_TWICE = "it may run twice: now, and when it is due"
 
 #: The key of a task in the broker and in the database: its id and life.
 Key = tuple[str, str]
@@ -70,18 +68,15 @@ class Found:
         return self.wanted.item
 
 
-class _Search(ABC):
-    """One kind of work on parked tasks. ``tick`` is called between two messages, and may raise."""
+class _Search(Work):
+    """One kind of work on parked tasks. Messages that a dead runner had received are back in their delay queues."""
 
     window = WINDOW
 
-    def __init__(self, lease: Lease, link: Link, tick: Callable[[], None]) -> None:
-        self._lease, self._link, self._tick = lease, link, tick
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
         self._losses = self._limit = 0
         self._in_hand: list[OperationItem] = []
-
-    def resume(self) -> None:  # noqa: B027 - some operations leave nothing unfinished
-        """Do nothing: messages that a dead runner had received are back in their delay queues, and are found again."""
 
     def abandon(self) -> None:
         """Settle the tasks that an error has left unfinished: their messages may have left the queue."""
@@ -89,9 +84,8 @@ class _Search(ABC):
         self._settle([Settled(item, Outcome.UNKNOWN, text) for item in self._in_hand])
         self._in_hand = []
 
-    @abstractmethod
     def _take(self, place: Place, scan: Scan, found: Sequence[Found]) -> list[Settled]:
-        """Take these messages out of the queue."""
+        raise NotImplementedError
 
     def _absent(self, wanted: Wanted, *, is_complete: bool) -> Settled:
         """Return the outcome of a task that was not found; ``is_complete``: its queues were searched completely."""
@@ -100,7 +94,7 @@ class _Search(ABC):
         text = f"not among the first {self._limit} messages of its delay queue"
         return Settled(wanted.item, Outcome.SKIPPED, text)
 
-    def _search(self, items: Sequence[OperationItem]) -> None:
+    def do(self, items: Sequence[OperationItem]) -> None:
         """Search for the parked tasks, and settle the others."""
         connection = self._link.open()
         wanted_ones = TaskRecord.objects.select_related("operation")
@@ -150,7 +144,6 @@ class _Search(ABC):
         self._settle([self._absent(each, is_complete=is_complete) for each in wanted.values()])
 
     def _places(self, connection: Connection, queue: str) -> list[Place]:
-        """Return the delay queues of ``queue`` that have messages."""
         (plan,) = plans(connection, delay(), [queue])
         found = places(connection, plan)
         counts = ready_counts(connection, [place.queue for place in found])
@@ -188,10 +181,6 @@ class _Search(ABC):
 class RunNow(_Search):
     """Sends parked tasks to their origin queues before they are due."""
 
-    def do(self, items: Sequence[OperationItem]) -> None:
-        """Run these tasks now. Raises `BrokerDownError`."""
-        self._search(items)
-
     def _take(self, place: Place, scan: Scan, found: Sequence[Found]) -> list[Settled]:
         sent, settled = list[Found](), list[Settled]()
         doubt: Exception | None = None
@@ -200,7 +189,7 @@ class RunNow(_Search):
                 place.send_home(scan, each.message)
                 sent.append(each)
             except OutcomeUnknownError as error:  # noqa: PERF203 - each turn waits for the broker
-                settled.append(Settled(each.item, Outcome.UNKNOWN, _twice()))
+                settled.append(Settled(each.item, Outcome.UNKNOWN, _TWICE))
                 doubt = BrokerDownError(str(error))  # the next one would wait as long
                 break
             except PublishError as error:
@@ -228,15 +217,15 @@ class RunNow(_Search):
         running = [each.item for each in sent if attempts.get(each.item.record_id) == each.wanted.record.attempt]
         won, _not = claim(self._lease.operation, running, [TaskState.PARKED], TaskState.RUNNING)
         add_to_history(REQUEUED, self._lease.operation, won.values(), clock.now())
-        outcome, detail = (Outcome.UNKNOWN, _twice()) if doubtful else (Outcome.OK, "")
+        outcome, detail = (Outcome.UNKNOWN, _TWICE) if doubtful else (Outcome.OK, "")
         self._lease.settle([*settled, *(Settled(each.item, outcome, detail) for each in sent)])
 
 
 class Discard(_Search):
     """Removes parked tasks from the broker: each message is in the database before it leaves its queue."""
 
-    def __init__(self, lease: Lease, link: Link, tick: Callable[[], None]) -> None:
-        super().__init__(lease, link, tick)
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
         #: The records that the last `do` discarded, also if it raised.
         self.discarded: list[TaskRecord] = []
 
@@ -251,7 +240,7 @@ class Discard(_Search):
     def do(self, items: Sequence[OperationItem]) -> None:
         """Discard these tasks. Raises `BrokerDownError`."""
         self.discarded = []
-        self._search(items)
+        super().do(items)
 
     def _is_meant(self, record: TaskRecord, item: OperationItem) -> bool:
         return super()._is_meant(record, item) or self._is_half_done(record)
@@ -332,7 +321,3 @@ def _unsure(scan: Scan) -> Exception | None:
     except BROKER_ERRORS as error:
         return error
     return None
-
-
-def _twice() -> str:
-    return "it may run twice: now, and when it is due"

@@ -1,10 +1,10 @@
-"""Publishes windows of messages, mandatory and with confirms, and returns the fate of each message."""
+"""Publishes windows of messages, mandatory and with confirms, and returns the outcome of each message."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 import amqp
@@ -12,34 +12,24 @@ import amqp
 from .....amqp.confirms import ChannelEndedError, ConfirmingPublisher, confirming_channel
 from .....amqp.route import Route
 from .....exceptions import BrokerDownError, NackedError, PublishError, UnroutableError
-from ...broker import delay
+from ...broker import BROKER_ERRORS, Link, delay
 from ...conf import conf
-from .link import BROKER_ERRORS, Link
+from ...models import OperationItem
 
 if TYPE_CHECKING:
     from kombu import Connection
+
+Outcome = OperationItem.Outcome
 
 #: Publishes that wait for their confirms at the same time: the most whose outcome is unknown when the broker dies.
 WINDOW = 64
 
 
-class Fate(Enum):
-    """What is known about a published message."""
-
-    CONFIRMED = "confirmed"
-    #: The broker has rejected it.
-    REFUSED = "refused"
-    #: It was sent, and no answer came.
-    UNKNOWN = "unknown"
-    #: It was not sent.
-    UNSENT = "unsent"
-
-
 @dataclass(frozen=True)
 class Sent:
-    """The fate of a message, and why it is not `Fate.CONFIRMED`."""
+    """What became of a message and why: OK is confirmed, FAILED refused, UNKNOWN unanswered, PENDING not sent."""
 
-    fate: Fate
+    outcome: str
     reason: str = ""
 
 
@@ -66,7 +56,7 @@ class Publisher:
         self._publisher = ConfirmingPublisher(confirming_channel(opened))
 
     def publish(self, messages: Iterable[tuple[int, amqp.Message, str]]) -> dict[int, Sent]:
-        """Publish (key, message, queue); return the fate of each key. Call `ready` before."""
+        """Publish (key, message, queue); return the outcome of each key. Call `ready` before."""
         assert self._publisher is not None  # noqa: S101 - `ready` made it
         batch = list(messages)
         found: dict[int, Sent] = {}
@@ -75,7 +65,7 @@ class Publisher:
         try:
             for key, message, queue in batch:
                 written.append(key)
-                self._publisher.publish(message, Route("", queue), _note(found, key, queue))
+                self._publisher.publish(message, Route("", queue), partial(_note, found, key, queue))
             self._publisher.wait(conf().broker_timeout)
         except BROKER_ERRORS as error:
             trouble = error
@@ -83,36 +73,30 @@ class Publisher:
         if trouble is None:
             self.window = min(2 * self.window, WINDOW)
         elif isinstance(trouble, ChannelEndedError) and len(batch) == 1:
-            found.update({key: Sent(Fate.REFUSED, _refusal(trouble)) for key in doubtful})
+            found.update(
+                {key: Sent(Outcome.FAILED, f"the broker refused it: {trouble.reply_text}") for key in doubtful}
+            )
         else:
-            found.update({key: Sent(Fate.UNKNOWN, _doubt(trouble)) for key in doubtful})
+            found.update({key: Sent(Outcome.UNKNOWN, _doubt(trouble)) for key in doubtful})
         if trouble is not None:
             self._link.drop()
             self.window = 1
             if isinstance(trouble, TimeoutError):
                 self._silent = _doubt(trouble)
-        return {key: found.get(key, Sent(Fate.UNSENT)) for key, _message, _queue in batch}
+        return {key: found.get(key, Sent(Outcome.PENDING)) for key, _message, _queue in batch}
 
 
-def _note(found: dict[int, Sent], key: int, queue: str) -> Callable[[PublishError | None], None]:
-    def done(error: PublishError | None) -> None:
-        if error is None:
-            found[key] = Sent(Fate.CONFIRMED)
-        elif isinstance(error, UnroutableError):
-            found[key] = Sent(Fate.REFUSED, f"there is no queue {queue}")
-        elif isinstance(error, NackedError) and delay().dead_letters_refused(queue):
-            text = f"queue {queue} is full, and sends what it refuses to the exhausted queue"
-            found[key] = Sent(Fate.UNKNOWN, text)
-        elif isinstance(error, NackedError):
-            found[key] = Sent(Fate.REFUSED, f"queue {queue} refused it: it is full")
-        else:
-            found[key] = Sent(Fate.REFUSED, str(error))
-
-    return done
-
-
-def _refusal(error: ChannelEndedError) -> str:
-    return f"the broker refused it: {error.reply_text}"
+def _note(found: dict[int, Sent], key: int, queue: str, error: PublishError | None) -> None:
+    if error is None:
+        found[key] = Sent(Outcome.OK)
+    elif isinstance(error, UnroutableError):
+        found[key] = Sent(Outcome.FAILED, f"there is no queue {queue}")
+    elif isinstance(error, NackedError) and delay().dead_letters_refused(queue):
+        found[key] = Sent(Outcome.UNKNOWN, f"queue {queue} is full, and sends what it refuses to the exhausted queue")
+    elif isinstance(error, NackedError):
+        found[key] = Sent(Outcome.FAILED, f"queue {queue} refused it: it is full")
+    else:
+        found[key] = Sent(Outcome.FAILED, str(error))
 
 
 def _doubt(error: BaseException) -> str:

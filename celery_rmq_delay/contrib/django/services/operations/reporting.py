@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db.models import Count
@@ -19,10 +19,7 @@ _MAX_DETAIL = 255
 
 
 def report(operation: Operation) -> str:
-    """Return the result of an operation, such as "38 requeued, 2 skipped (already requeued by alice)".
-
-    The numbers are those of the operation; their sum is the number of requested tasks.
-    """
+    """Return the result of an operation, such as "38 requeued, 2 skipped (already requeued by alice)"."""
     reasons = _reasons(operation)
     untried = sum(count for _detail, count in reasons.get(Outcome.UNTRIED, ()))
     action = of_kind(operation.kind)
@@ -61,8 +58,7 @@ def _reasons(operation: Operation) -> dict[str, list[tuple[str, int]]]:
     return found
 
 
-def _because(reasons: Iterable[tuple[str, int]], total: int) -> str:
-    known = list(reasons)
+def _because(known: Sequence[tuple[str, int]], total: int) -> str:
     if not known:
         return ""
     if len(known) == 1 and known[0][1] == total:

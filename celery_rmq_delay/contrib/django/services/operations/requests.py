@@ -19,12 +19,9 @@ from ...transactions import repeated
 from .. import clock
 from ..actors import Actor
 from . import lease
-from .action import of_kind
-from .reporting import report
+from .action import of_kind, schedule_problem
+from .reporting import report as report
 from .runner import Runner
-from .schedule import schedule_problem
-
-__all__ = ["cancel", "confirm", "freeze", "is_inline", "report", "run"]
 
 Kind = Operation.Kind
 State = Operation.State
@@ -55,7 +52,8 @@ def freeze(
     ``follows`` is an operation whose tasks it continues with. A ``draft`` cannot run before `confirm`, and only
     `Operation.with_drafts` finds it. Raises `RmqDelayError` for invalid values.
     """
-    _check(kind, canary, rate, not_before)
+    options: dict[str, Any] = {"reason": reason, "canary": canary, "rate": rate, "not_before": not_before}
+    _check(kind, **options)
     using = router.db_for_write(Operation)
 
     def step() -> Operation:
@@ -64,12 +62,9 @@ def freeze(
             state=State.DRAFT if draft else State.PENDING,
             user=actor.user,
             actor=actor.name[:150],
-            reason=reason,
-            canary=canary,
-            rate=rate,
-            not_before=not_before,
             follows=follows,
             details=details or {},
+            **options,
         )
         operation.requested = _copy(operation, records, using)
         _mark_canaries(operation)
@@ -79,34 +74,19 @@ def freeze(
     return repeated(step)
 
 
-def confirm(
-    draft: Operation,
-    *,
-    reason: str = "",
-    canary: int = 0,
-    rate: int | None = None,
-    not_before: datetime | None = None,
-    details: dict[str, Any] | None = None,
-) -> bool:
+def confirm(draft: Operation, *, details: dict[str, Any] | None = None, **options: Any) -> bool:
     """Make a draft an operation that can run; return whether it was a draft, and less than a day old.
 
-    The options are those of `freeze`; ``details`` are added to those of the draft. Of several calls, also at the same
-    time, one returns True. Raises `RmqDelayError` for invalid values.
+    ``options`` are reason, canary, rate and not_before of `freeze`; ``details`` are added to those of the draft. Of
+    several calls, also at the same time, one returns True. Raises `RmqDelayError` for invalid values.
     """
-    _check(draft.kind, canary, rate, not_before)
+    _check(draft.kind, **options)
 
     def step() -> bool:
         now = clock.now()
-        found = Operation.with_drafts.filter(
-            pk=draft.pk, state=State.DRAFT, created_at__gt=now - DRAFTS_LAST + _MARGIN
-        ).update(
-            state=State.PENDING,
-            reason=reason,
-            canary=canary,
-            rate=rate,
-            not_before=not_before,
-            details={**draft.details, **(details or {})},
-            created_at=now,
+        young = {"created_at__gt": now - DRAFTS_LAST + _MARGIN}
+        found = Operation.with_drafts.filter(pk=draft.pk, state=State.DRAFT, **young).update(
+            state=State.PENDING, details={**draft.details, **(details or {})}, created_at=now, **options
         )
         if found:
             draft.refresh_from_db()
@@ -116,8 +96,9 @@ def confirm(
     return repeated(step)
 
 
-def _check(kind: str, canary: int, rate: int | None, not_before: datetime | None) -> None:
-    """Raise `RmqDelayError` for options that an operation cannot have."""
+def _check(
+    kind: str, *, canary: int = 0, rate: int | None = None, not_before: datetime | None = None, reason: str = ""
+) -> None:
     action = of_kind(kind)
     if (canary or rate is not None) and not (action and action.can_be_gradual):
         raise RmqDelayError(f"{Kind(kind).label}: only a requeue can have canaries or a rate. Leave them out.")
@@ -128,15 +109,9 @@ def _check(kind: str, canary: int, rate: int | None, not_before: datetime | None
 
 
 def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
-    """Copy the selection within the database; return the number of tasks."""
     wanted = records.values("pk") if records.query.is_sliced else records.order_by().values("pk")
     rows = TaskRecord.objects.using(using).filter(pk__in=wanted).order_by()
-    constants = {
-        "operation_id": operation.pk,
-        "outcome": Outcome.PENDING,
-        "detail": "",
-        "is_canary": False,
-    }
+    constants = {"operation_id": operation.pk, "outcome": Outcome.PENDING, "detail": "", "is_canary": False}
     chosen = (
         rows.annotate(position=Window(RowNumber(), order_by=_order(records)))
         .annotate(**{f"item_{name}": Value(value) for name, value in constants.items()})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import amqp
@@ -15,16 +16,14 @@ from .....events.schema import REQUEUED
 from .....exceptions import RmqDelayError
 from .....operations.approval import objection, report_failed
 from .....signals import before_requeue
+from ...broker import BROKER_ERRORS, broker_down, problem_at
 from ...messages import StoredMessage, for_requeue, headers_of
 from ...models import OperationItem, Payload, TaskRecord, TaskState
 from ...transactions import committed
 from .. import clock
-from .claims import claim, lock
-from .lease import Lease, Outcome, Settled
-from .link import BROKER_ERRORS, Link, broker_down
-from .notes import add_to_history
-from .publishing import Fate, Publisher, Sent
-from .target import problem_at
+from .claims import add_to_history, by_generation, claim, lock
+from .lease import Outcome, Run, Settled, Work
+from .publishing import Publisher, Sent
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -38,18 +37,10 @@ class Edited:
     """The edited body and headers that are published in place of the stored ones."""
 
     body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class _Ready:
-    """A message to publish, and its generation."""
-
-    message: amqp.Message
-    generation: int
-
-
-class Requeue:
+class Requeue(Work):
     """Sends exhausted tasks back to their origin queues.
 
     A row is REQUEUING from before its message is published until its outcome is stored. Where a runner died in between,
@@ -59,50 +50,40 @@ class Requeue:
     ``expires``.
     """
 
-    def __init__(self, lease: Lease, link: Link, edited: Mapping[int, Edited] | None = None) -> None:
-        self._lease, self._edited = lease, edited or {}
-        self._publisher = Publisher(link)
-        self._without_expiry = bool(lease.operation.details.get("without_expiry"))
-        self._queue: str = lease.operation.details.get("into_queue", "")
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._edited: Mapping[int, Edited] = run.edited
+        self._publisher = Publisher(run.link)
+        self.window = self._publisher.window
+        details = run.lease.operation.details
+        self._without_expiry, self._queue = bool(details.get("without_expiry")), str(details.get("into_queue", ""))
         self._is_checked = not self._queue
-
-    @property
-    def window(self) -> int:
-        """The most tasks of the next call of `do`."""
-        return self._publisher.window
 
     def resume(self) -> None:
         """Settle the tasks that a dead runner left unfinished."""
         committed(self._settle_orphans)
 
-    def abandon(self) -> None:
-        """Settle the tasks that an error has left unfinished, as if this runner had died."""
-        self.resume()
-
     def do(self, items: Sequence[OperationItem]) -> None:
-        """Requeue these tasks and commit their outcomes. Raises `BrokerDownError`.
-
-        A task whose message was not sent at all stays pending. Raises `RmqDelayError` where the operation's queue does
-        not exist.
-        """
+        """Requeue these tasks. Raises `BrokerDownError`, and `RmqDelayError` where the given queue does not exist."""
         self._check_queue(self._publisher.ready())
         items = _affordable(items)
         won = committed(lambda: self._claim(items))
         ready = self._ready(won)
-        sent = self._publish({key: (each.message, self._queue or won[key].queue) for key, each in ready.items()})
-        committed(lambda: self._settle(items, won, ready, sent))
+        sent = self._publish({key: (message, self._queue or won[key].queue) for key, (message, _) in ready.items()})
+        self.window = self._publisher.window
+        committed(lambda: self._settle(items, won, {key: number for key, (_, number) in ready.items()}, sent))
 
     def _publish(self, messages: Mapping[int, tuple[amqp.Message, str]]) -> dict[int, Sent]:
         kept = dict[int, Sent]()
         for key, asked in messages.items():
             if reason := objection(*asked):
-                kept[key] = Sent(Fate.REFUSED, reason)
+                kept[key] = Sent(Outcome.FAILED, reason)
             if before_requeue.receivers:  # which may take long: another process takes over without a heartbeat
                 committed(self._lease.check)
         allowed = [(key, *each) for key, each in messages.items() if key not in kept]
         sent = self._publisher.publish(allowed) if allowed else {}
         for key, each in sent.items():
-            if each.fate in (Fate.REFUSED, Fate.UNSENT):
+            if each.outcome in (Outcome.FAILED, Outcome.PENDING):
                 report_failed(*messages[key])
         return kept | sent
 
@@ -124,7 +105,7 @@ class Requeue:
         self._lease.settle(skipped)
         return won
 
-    def _ready(self, won: Mapping[int, TaskRecord]) -> dict[int, _Ready]:
+    def _ready(self, won: Mapping[int, TaskRecord]) -> dict[int, tuple[amqp.Message, int]]:
         ready = {}
         for payload in committed(lambda: list(Payload.objects.filter(record__in=list(won)))):
             key, edited = payload.record_id, self._edited.get(payload.record_id)
@@ -134,39 +115,32 @@ class Requeue:
             if self._without_expiry:
                 named["expires"] = None
             changed = {**named, **(edited.headers if edited else {})}
-            ready[key] = _Ready(for_requeue(kept, edited.body if edited else None, **changed), generation)
+            ready[key] = for_requeue(kept, edited.body if edited else None, **changed), generation
         return {key: ready[key] for key in won if key in ready}
 
     def _settle(
         self,
         items: Sequence[OperationItem],
         won: Mapping[int, TaskRecord],
-        ready: Mapping[int, _Ready],
+        generations: Mapping[int, int],
         sent: Mapping[int, Sent],
     ) -> None:
-        outcomes = {Fate.CONFIRMED: Outcome.OK, Fate.REFUSED: Outcome.FAILED, Fate.UNKNOWN: Outcome.UNKNOWN}
-        missing = Sent(Fate.REFUSED, "its message is not in the database")
-        fates = {item: sent.get(item.record_id, missing) for item in items if item.record_id in won}
-        self._lease.settle(
-            Settled(item, outcomes[each.fate], each.reason) for item, each in fates.items() if each.fate in outcomes
-        )
+        missing = Sent(Outcome.FAILED, "its message is not in the database")
+        known = {item: sent.get(item.record_id, missing) for item in items if item.record_id in won}
+        settled = [Settled(item, each.outcome, each.reason) for item, each in known.items()]
+        self._lease.settle(each for each in settled if each.outcome != Outcome.PENDING)
         lock(won)
-        confirmed, doubtful, back = dict[int, int](), dict[int, int](), list[int]()
-        for item, each in fates.items():
-            key = item.record_id
-            if each.fate is Fate.CONFIRMED:
-                confirmed[key] = ready[key].generation
-            elif each.fate is Fate.UNKNOWN:
-                doubtful[key] = ready[key].generation
-            else:
-                back.append(key)
-        self._requeued(confirmed)
-        self._in_doubt(doubtful)
+        keys: dict[str, list[int]] = defaultdict(list)
+        for each in settled:
+            keys[each.outcome].append(each.item.record_id)
+        self._requeued({key: generations[key] for key in keys[Outcome.OK]})
+        self._in_doubt({key: generations[key] for key in keys[Outcome.UNKNOWN]})
+        back = keys[Outcome.FAILED] + keys[Outcome.PENDING]
         self._in_hand(back).update(state=TaskState.EXHAUSTED, changed_at=clock.now())
-        add_to_history(REQUEUED, self._lease.operation, [won[key] for key in confirmed], clock.now())
+        add_to_history(REQUEUED, self._lease.operation, [won[key] for key in keys[Outcome.OK]], clock.now())
 
     def _requeued(self, generations: Mapping[int, int]) -> None:
-        for generation, keys in _grouped(generations).items():
+        for generation, keys in by_generation(generations).items():
             # A row that is not REQUEUING any more has newer data from the collector. Until then its message stays: a
             # worker may revoke the task, and a queue may be purged.
             self._in_hand(keys).update(
@@ -174,7 +148,7 @@ class Requeue:
             )
 
     def _in_doubt(self, generations: Mapping[int, int]) -> None:
-        for generation, keys in _grouped(generations).items():
+        for generation, keys in by_generation(generations).items():
             self._in_hand(keys).update(state=TaskState.UNKNOWN, changed_at=clock.now())
             Payload.objects.filter(record__in=keys, generation__lt=generation).update(generation=generation)
 
@@ -202,12 +176,14 @@ class Requeue:
         self._in_doubt(doubtful)
 
 
-class LostEdit(Requeue):
-    """An edit whose request has ended, so that the new arguments are lost: only unfinished tasks can be settled."""
+class Edit(Requeue):
+    """A requeue with other arguments, which are lost when its request has ended: then it settles unfinished tasks."""
 
     def do(self, items: Sequence[OperationItem]) -> None:
-        """Raise `RmqDelayError`."""
-        raise RmqDelayError("the edited arguments were lost with their request: edit the task again")
+        """Requeue the edited task. Raises `RmqDelayError` where the edit was lost."""
+        if not self._edited:
+            raise RmqDelayError("the edited arguments were lost with their request: edit the task again")
+        super().do(items)
 
 
 def next_generation(of_record: int, of_payload: int | None) -> int:
@@ -219,11 +195,10 @@ def next_generation(of_record: int, of_payload: int | None) -> int:
     return h.next_generation(max(of_record, of_payload or 0))
 
 
-def expired_among(records: QuerySet[Any], most: int) -> tuple[int, int]:
-    """Return how many of the first ``most`` tasks have expired, and how many were checked."""
+def expired_among(records: QuerySet[Any], most: int) -> int:
+    """Return how many of the first ``most`` tasks have expired."""
     headers = Payload.objects.filter(record__in=records.values("pk")[:most]).values_list("headers", flat=True)
-    expired = [_has_expired(each) for each in headers.iterator(chunk_size=100)]
-    return sum(expired), len(expired)
+    return sum(_has_expired(each) for each in headers.iterator(chunk_size=100))
 
 
 def _has_expired(headers: bytes | memoryview) -> bool:
@@ -253,10 +228,3 @@ def _affordable(items: Sequence[OperationItem]) -> Sequence[OperationItem]:
         if total > MAX_BYTES:
             return items[: max(1, place)]
     return items
-
-
-def _grouped(generations: Mapping[int, int]) -> dict[int, list[int]]:
-    groups: dict[int, list[int]] = {}
-    for key, generation in generations.items():
-        groups.setdefault(generation, []).append(key)
-    return groups

@@ -6,16 +6,20 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from datetime import datetime, timedelta
+
+from django.db.models import Max
 
 from .....exceptions import LeaseLostError, RmqDelayError
+from ...broker import Link
 from ...conf import conf
-from ...models import Operation, OperationItem
+from ...models import Operation, OperationItem, TaskRecord, TaskState
+from ...queries import plural
 from ...transactions import DATABASE_AWAY, committed
+from .. import clock
 from . import actions as actions
-from . import canaries
-from .action import Run, Work, of_kind
-from .lease import Lease, Outcome
-from .link import Link
+from .action import of_kind
+from .lease import Lease, Outcome, Run, Work
 from .requeue import Edited
 
 logger = logging.getLogger(__name__)
@@ -28,6 +32,8 @@ PATIENCE = 120.0
 _CHECK_EVERY = 0.5
 #: For a longer pause the connection to the broker is closed.
 _LONG = 10.0
+#: Seconds to wait for events of the canaries, unless the operation's details have ``canary_timeout``.
+CANARY_TIMEOUT = 600
 
 
 class _Interrupted(Exception):  # noqa: N818 - not an error
@@ -38,10 +44,7 @@ class Runner:
     """Runs one operation; see `requests.run`."""
 
     def __init__(
-        self,
-        operation: Operation,
-        stop: Callable[[], bool] | None = None,
-        edited: Mapping[int, Edited] | None = None,
+        self, operation: Operation, stop: Callable[[], bool] | None = None, edited: Mapping[int, Edited] | None = None
     ) -> None:
         self._operation, self._stop, self._edited = operation, stop, edited or {}
         patience = conf().broker_timeout if stop is None else PATIENCE
@@ -85,7 +88,8 @@ class Runner:
         action = of_kind(kind)
         if action is None:
             raise RmqDelayError(f"{Operation.Kind(kind).label} is not an operation that can be run.")
-        return action.work(Run(self._lease, self._link, self._tick, self._edited))
+        work: Work = action.work(Run(self._lease, self._link, self._tick, self._edited))
+        return work
 
     def _go(self, work: Work) -> None:
         self._check()
@@ -113,9 +117,8 @@ class Runner:
         return committed(lambda: list(pending.order_by("position")[:most]))
 
     def _watch(self) -> None:
-        """Wait for the outcome of the canaries; cancel the rest unless all recovered."""
         committed(lambda: self._lease.enter(State.CANARY, of=State.RUNNING))
-        while (verdict := committed(lambda: canaries.judge(self._operation))) is None:
+        while (verdict := committed(lambda: judge(self._operation))) is None:
             self._pause(_CHECK_EVERY)
         if verdict:
             self._lease.finish(State.CANCELLED, Outcome.CANCELLED, note=verdict)
@@ -123,7 +126,6 @@ class Runner:
         committed(lambda: self._lease.enter(State.RUNNING, of=State.CANARY))
 
     def _pause(self, seconds: float) -> None:
-        """Wait, and check for a cancellation."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, _CHECK_EVERY))
@@ -148,3 +150,51 @@ class Runner:
 def _paced(rate: int, most: int) -> int:
     """Return how many tasks to process at a time for ``rate`` per minute: those of 0.1 s, at least one."""
     return min(most, max(1, rate // 600))
+
+
+def judge(operation: Operation) -> str | None:
+    """Return None while the outcome is open, "" when the rest may be sent, or the reason why not.
+
+    A canary is sound when it has recovered. One that failed again and is parked is not: the cause persists.
+    """
+    items = OperationItem.objects.filter(operation=operation, is_canary=True)
+    sent = items.filter(outcome=OperationItem.Outcome.OK)
+    generations = dict(sent.values_list("record_id", "generation"))
+    sound, parked, exhausted = 0, 0, 0
+    for key, generation, state in TaskRecord.objects.filter(pk__in=generations).values_list(
+        "pk", "generation", "state"
+    ):
+        if generation > generations[key]:
+            sound += state == TaskState.RECOVERED
+            parked += state == TaskState.PARKED
+            exhausted += state in (TaskState.EXHAUSTED, TaskState.DISCARDED)
+    if exhausted:
+        verb = plural(exhausted, "is", "are")
+        return f"{exhausted} of {len(generations)} canaries {verb} exhausted again: the rest was not sent"
+    if parked:
+        waits = plural(parked, "waits for its retry", "wait for their retries")
+        return f"{parked} of {len(generations)} canaries failed again and {waits}: the rest was not sent"
+    if not generations:
+        return "no canary could be requeued: the rest was not sent"
+    if sound == len(generations):
+        return ""
+    if clock.now() < deadline(operation):
+        return None
+    silent = len(generations) - sound
+    return (
+        f"No event of {silent} {plural(silent, 'canary', 'canaries')} in {timeout(operation)} s: the rest was not "
+        "sent. Check that workers and rmq_delay_collect run"
+    )
+
+
+def timeout(operation: Operation) -> int:
+    """Return the seconds to wait for events of the canaries."""
+    seconds: int = operation.details.get("canary_timeout", CANARY_TIMEOUT)
+    return seconds
+
+
+def deadline(operation: Operation) -> datetime:
+    """Return the time until which events of the canaries are waited for: counted from the last one that was sent."""
+    sent = OperationItem.objects.filter(operation=operation, is_canary=True, outcome=OperationItem.Outcome.OK)
+    last: datetime = sent.aggregate(last=Max("finished_at"))["last"] or clock.now()
+    return last + timedelta(seconds=timeout(operation))
