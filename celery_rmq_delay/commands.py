@@ -29,10 +29,7 @@ def add_app(app: Celery) -> None:
 
 
 def command(words: str, app: Celery | None = None) -> str:
-    """Return the command line of ``rmq-delay`` with these words and the app: ``celery -A shop rmq-delay apply``.
-
-    Without ``app``: that of the ``celery`` command that runs, or the only one in this process that has delay queues.
-    """
+    """Return a command line. Default app: that of the running ``celery`` command, or the only one with delay queues."""
     return f"celery -A {shlex.quote(_name(app))} rmq-delay {words}"
 
 

@@ -86,10 +86,7 @@ def whole_ms(seconds: object, what: str) -> int:
     """Return a delay in milliseconds, rounded up; 0 for a delay in the past. Raises `DelayError`."""
     if isinstance(seconds, bool) or not isinstance(seconds, Real):
         raise DelayError(what, seconds, "Write a number of seconds.")
-    try:
-        number = float(seconds)
-    except OverflowError:
-        number = math.inf
+    number = _from_number(seconds)
     if math.isnan(number) or number == math.inf:
         raise DelayError(what, seconds, "A delay has to be finite.")
     return math.ceil(round(number * 1000, 3)) if number > 0 else 0

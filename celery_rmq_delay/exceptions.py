@@ -2,47 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "AbandonedError",
-    "AdoptionError",
-    "AnalyticsError",
-    "BrokerBlockedError",
-    "BrokerDownError",
-    "CannotHoldError",
-    "ConflictError",
-    "DelayError",
-    "EditError",
-    "EventError",
-    "HistoryError",
-    "IntervalError",
-    "LeaseLostError",
-    "LockTimeoutError",
-    "LostError",
-    "ManagementError",
-    "NackedError",
-    "NotFinishedError",
-    "NotUnderstoodError",
-    "OperationBusyError",
-    "OutcomeUnknownError",
-    "OutputError",
-    "PrivateServerError",
-    "PublishError",
-    "RecordGoneError",
-    "RefusedError",
-    "RmqDelayError",
-    "RunLostError",
-    "SelectionError",
-    "ServerNotFoundError",
-    "ServerStartError",
-    "SettingsError",
-    "TopologyError",
-    "TransportError",
-    "UnknownVersionError",
-    "UnreadableError",
-    "UnroutableError",
-    "UnsendableError",
-]
-
 
 class RmqDelayError(Exception):
     """Base class of the errors that the package raises for its users."""
@@ -195,11 +154,8 @@ class RunLostError(AnalyticsError, LostError):
     """Another run has taken over the output, or its lock was removed: this one publishes nothing."""
 
 
-class IntervalError(RmqDelayError, ValueError):
+class IntervalError(_InvalidValueError, ValueError):
     """The given times or counts of failures are not valid input of an estimate."""
-
-    def __init__(self, what: str, found: object, hint: str) -> None:
-        super().__init__(f"{what}: found {found!r}. {hint}")
 
 
 class OutputError(AnalyticsError):

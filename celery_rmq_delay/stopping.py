@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -26,32 +26,19 @@ Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 @contextmanager
 def handling(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Handle these signals, by default SIGTERM and SIGINT, with ``handler`` during the block.
-
-    Has no effect outside the main thread, where Python allows no handlers.
-    """
+    """Handle signals (SIGTERM and SIGINT) with ``handler`` in the block. Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.signal(number, handler) for number in numbers or STOP_SIGNALS}
+    blocked = None if sys.platform == "win32" else signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
     try:
-        with _unblocked(before):
-            yield
+        yield
     finally:
+        if blocked is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number, earlier in before.items():
             signal.signal(number, earlier)
-
-
-@contextmanager
-def _unblocked(numbers: Iterable[int]) -> Iterator[None]:
-    if sys.platform == "win32":
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -46,9 +46,8 @@ def properties(data: bytes) -> None:
 
 def delivery(data: bytes) -> None:
     """Read ``data`` as a delivery to the collector: the first two bytes are the length of the properties."""
-    from celery_rmq_delay.contrib.django.collecting.deliveries import Delivery
-    from celery_rmq_delay.contrib.django.collecting.facts import Fact
-    from celery_rmq_delay.contrib.django.collecting.reading import Reader
+    from celery_rmq_delay.contrib.django.collecting.consumer import Delivery
+    from celery_rmq_delay.contrib.django.collecting.facts import Fact, Reader
     from celery_rmq_delay.contrib.django.messages import for_requeue
 
     length = int.from_bytes(data[:2], "big")

@@ -9,7 +9,7 @@ from pyarrow import compute, dataset
 
 from benchmarks.incidents import Found, Score, faults, markdown, score
 from benchmarks.outage_loads import FIRST, LOADS, SCHEMA, Outage
-from celery_rmq_delay.history.columns import COLUMNS
+from celery_rmq_delay.history.tables import COLUMNS
 
 
 def outage(start: float, end: float, *tasks: str, failures: int = 100) -> Outage:

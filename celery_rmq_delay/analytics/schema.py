@@ -19,8 +19,7 @@ from pyspark.sql.types import (
 )
 
 from ..history import tables
-from ..history.columns import COLUMNS, Kind
-from ..history.tables import TABLES
+from ..history.tables import COLUMNS, TABLES, Kind
 
 _TYPES: dict[Kind, DataType] = {
     "text": StringType(),

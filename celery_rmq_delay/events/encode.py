@@ -15,24 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from .. import headers as h
 from ..redaction import shortened
 from ..retry.delivery import KEY, Delivery
-from .failures import message_of, type_name
-from .fingerprint import fingerprint, top_frame, without_retry
-from .schema import (
-    EXHAUSTED,
-    MAX_BYTES,
-    MAX_MESSAGE,
-    MAX_NAME,
-    MAX_PREVIEW,
-    MAX_TIERS,
-    ROLLUP,
-    ROLLUP_SECONDS,
-    VERSION,
-    digest_id,
-    encode,
-    event_id,
-    iso,
-    rollup_id,
-)
+from . import schema
+from .fingerprint import fingerprint, message_of, top_frame, type_name, without_retry
 
 if TYPE_CHECKING:
     from kombu.message import Message
@@ -43,7 +27,6 @@ _T = TypeVar("_T")
 
 _FAMILY = (("root_id", "root_id"), ("parent_id", "parent_id"), ("group_id", "group"))
 _MOST_KEPT = 4096
-_MOST = 2**31 - 1
 
 
 class PendingEvent(NamedTuple):
@@ -87,9 +70,9 @@ class EventMaker:
     def of_task(self, pending: PendingEvent) -> bytes:
         """Return the event of a task. Raises `ValueError` where it would be too large."""
         event = self._of_task(pending, brief=False)
-        if len(event) > MAX_BYTES:
+        if len(event) > schema.MAX_BYTES:
             event = self._of_task(pending, brief=True)
-        if len(event) > MAX_BYTES:
+        if len(event) > schema.MAX_BYTES:
             raise ValueError(f"an event of {len(event)} bytes")
         return event
 
@@ -98,11 +81,11 @@ class EventMaker:
         kind, at_us, request, exception, *_ = pending
         facts, message = request._request_dict, request._message
         raw, delivery, started = request.flight.headers, facts[KEY], request.time_start
-        task_id, attempt, generation = _id(request.id), _small(facts.get("retries")), h.generation(raw)
-        at, life = iso(at_us), h.life(raw)
+        task_id, attempt, generation = _id(request.id), h.whole_number(facts.get("retries")), h.generation(raw)
+        at, life = schema.iso(at_us), h.life(raw)
         event = (
             f'{self._start(request.task, delivery.queue, message.delivery_info)},"kind":"{kind}","occurred_at":"{at}",'
-            f'"event_id":"{event_id(task_id, generation, attempt, kind, life)}","task_id":{quoted(task_id)},'
+            f'"event_id":"{schema.event_id(task_id, generation, attempt, kind, life)}","task_id":{quoted(task_id)},'
             f'"generation":{generation},"attempt":{attempt}'
         )
         if life is not None:
@@ -112,12 +95,12 @@ class EventMaker:
         )
         if started:
             started_us = int(started * 1_000_000)
-            event += f',"started_at":"{iso(started_us)}","runtime_ms":{max(0, at_us - started_us) // 1000}'
+            event += f',"started_at":"{schema.iso(started_us)}","runtime_ms":{max(0, at_us - started_us) // 1000}'
         if not brief:
             event += self._previews(request.argsrepr, request.kwargsrepr)
         if pending.waits is not None:
             delay_ms, where = self._where(pending.waits, request.task, delivery)
-            event += f',{where},"due_at":"{iso(at_us + delay_ms * 1000)}"'
+            event += f',{where},"due_at":"{schema.iso(at_us + delay_ms * 1000)}"'
         if exception is not None:
             event += self._failure(exception, pending.traceback, brief=brief)
             if not attempt:
@@ -135,11 +118,13 @@ class EventMaker:
         body = message.body if isinstance(message.body, bytes) else str(message.body).encode("utf-8", "replace")
         fields = {
             **self._common(str(raw.get("task") or ""), queue),
-            "event_id": event_id(task_id, generation, attempt, EXHAUSTED, life) if task_id else digest_id(body),
+            "event_id": schema.event_id(task_id, generation, attempt, schema.EXHAUSTED, life)
+            if task_id
+            else schema.digest_id(body),
             "attempt": attempt,
-            "kind": EXHAUSTED,
-            "occurred_at": iso(at_us),
-            "first_failed_at": iso(at_us),
+            "kind": schema.EXHAUSTED,
+            "occurred_at": schema.iso(at_us),
+            "first_failed_at": schema.iso(at_us),
             "task_id": task_id,
             "exchange": _name(info.get("exchange") or ""),
             "routing_key": _name(info.get("routing_key") or ""),
@@ -147,23 +132,23 @@ class EventMaker:
             **({} if life is None else {"life": life}),
             "reason": reason,
         }
-        return f"{encode(fields)[:-1]}{self._failure(exception, None, brief=False)}}}".encode("utf-8", "replace")
+        return f"{schema.encode(fields)[:-1]}{self._failure(exception, None, brief=False)}}}".encode("utf-8", "replace")
 
     def of_successes(self, task: str, queue: str, slot: int, count: int, nonce: str) -> bytes:
         """Return the rollup of ``count`` first attempts in ``slot``, a number of `ROLLUP_SECONDS` since the epoch."""
         fields = {
             **self._common(task, queue),
-            "event_id": rollup_id(self._worker, task, queue, slot, nonce),
-            "kind": ROLLUP,
-            "occurred_at": iso(slot * ROLLUP_SECONDS * 1_000_000),
+            "event_id": schema.rollup_id(self._worker, task, queue, slot, nonce),
+            "kind": schema.ROLLUP,
+            "occurred_at": schema.iso(slot * schema.ROLLUP_SECONDS * 1_000_000),
             "ok_count": count,
         }
-        return encode(fields).encode("utf-8", "replace")
+        return schema.encode(fields).encode("utf-8", "replace")
 
     # -- parts, as JSON ---------------------------------------------------------------------------------------------
 
     def _common(self, task: object, queue: str) -> dict[str, Any]:
-        return {"version": VERSION, "worker": self._worker, "task": _name(task), "queue": _name(queue)}
+        return {"version": schema.VERSION, "worker": self._worker, "task": _name(task), "queue": _name(queue)}
 
     def _start(self, task: Any, queue: str, info: Mapping[str, Any]) -> str:
         """Return the first fields of all events of a task with this queue, exchange and routing key."""
@@ -175,9 +160,9 @@ class EventMaker:
                 "exchange": _name(key[2]),
                 "routing_key": _name(key[3]),
                 "max_retries": self._delay.budget(queue, task),
-                "ladder_ms": self._delay.ladder(queue, task).tiers_ms[:MAX_TIERS],
+                "ladder_ms": self._delay.ladder(queue, task).tiers_ms[: schema.MAX_TIERS],
             }
-            start = _kept(self._starts, key, encode(fields)[:-1])
+            start = _kept(self._starts, key, schema.encode(fields)[:-1])
         return start
 
     def _where(self, waits: Waits, task: Any, delivery: Delivery) -> tuple[int, str]:
@@ -201,9 +186,9 @@ class EventMaker:
     def _previews(self, args: Any, kwargs: Any) -> str:
         text = ""
         if args:
-            text = f',"args_preview":{quoted(self._redaction.text(args, MAX_PREVIEW))}'
+            text = f',"args_preview":{quoted(self._redaction.text(args, schema.MAX_PREVIEW))}'
         if kwargs:
-            safe = kwargs if kwargs == "{}" else self._redaction.text(kwargs, MAX_PREVIEW)
+            safe = kwargs if kwargs == "{}" else self._redaction.text(kwargs, schema.MAX_PREVIEW)
             text += f',"kwargs_preview":{quoted(safe)}'
         return text
 
@@ -211,7 +196,7 @@ class EventMaker:
         if traceback is not None:
             traceback = without_retry(traceback)
         kind, frame = _name(type_name(exception)), top_frame(traceback)
-        message = self._redaction.text(message_of(exception), MAX_MESSAGE)
+        message = self._redaction.text(message_of(exception), schema.MAX_MESSAGE)
         text = f',"exception_type":{quoted(kind)},"fingerprint":"{fingerprint(kind, message, frame)}"'
         if not brief:
             text += f',"exception_message":{quoted(message)}'
@@ -231,23 +216,18 @@ def _kept(cache: dict[Any, _T], key: Any, value: _T) -> _T:
 @lru_cache(maxsize=4096)
 def _name(value: object) -> str:
     """Return a name, shortened to `MAX_NAME`; cached, as there are few."""
-    return shortened(h.printable(str(value)), MAX_NAME)
+    return shortened(h.printable(str(value)), schema.MAX_NAME)
 
 
 def _id(value: object) -> str:
     text = str(value)
-    return text if text.isascii() and len(text) <= MAX_NAME and text.isprintable() else _name(text)
-
-
-def _small(value: object) -> int:
-    """Return a header's value as a count that fits 32 bits."""
-    return min(value, _MOST) if type(value) is int and value > 0 else 0
+    return text if text.isascii() and len(text) <= schema.MAX_NAME and text.isprintable() else _name(text)
 
 
 def _rest(pending: PendingEvent, raw: h.Headers, attempt: int) -> str:
     """Return the fields that few events have, as JSON."""
     text = f',"reason":"{pending.reason}"' if pending.reason is not None else ""
-    if crashes := pending.crashes or _small(raw.get(h.CRASHES)):
+    if crashes := pending.crashes or h.whole_number(raw.get(h.CRASHES)):
         text += f',"crashes":{crashes}'
     if attempt and (first := _first_failed(raw)):
         text += f',"first_failed_at":{quoted(first)}'

@@ -1,6 +1,6 @@
-"""Fingerprints of failures: exception type, message without its numbers and names, and frame.
+"""Fingerprints of failures: exception type, message without its numbers and names, and frame. No I/O.
 
-No I/O. The worker's events, the collector and the admin use these functions.
+The worker's events, the collector and the admin use these functions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import hashlib
 import re
 from functools import lru_cache
 
-from ..redaction import CARD
+from ..redaction.forms import CARD
 
 #: Characters of a message that count; later ones seldom distinguish failures.
 MAX_MESSAGE = 1_000
@@ -75,10 +75,7 @@ def top_frame(traceback: str | None) -> str | None:
 
 @lru_cache(maxsize=2048)
 def _frame(line: str) -> tuple[int, str] | None:
-    """Return the place of a traceback's line, as an index of `_PLACES`, and its short form.
-
-    The short form has only the file and its folder: the folders above differ between machines.
-    """
+    """Return the index in `_PLACES` of a traceback's line, and its file with one folder: others differ by machine."""
     found = _FRAME.match(line)
     if found is None:
         return None
@@ -112,9 +109,23 @@ def without_retry(traceback: str) -> str:
 
 @lru_cache(maxsize=2048)
 def fingerprint(exception_type: str, message: str | None, frame: str | None) -> str:
-    """Return the digest of a failure: 16 hexadecimal digits.
-
-    ``message`` is redacted, ``frame`` comes from `top_frame`.
-    """
+    """Return the digest of a failure, 16 hexadecimal digits, from a redacted message and a frame of `top_frame`."""
     parts = exception_type, normalise_message(message or ""), frame or ""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:_DIGEST_LENGTH]
+
+
+def type_name(exception: BaseException) -> str:
+    """Return the type of an exception with its module; built-in types have no module."""
+    kind = type(exception)
+    wrapped = getattr(exception, "exc_cls_name", None)  # celery.utils.serialization.UnpickleableExceptionWrapper
+    if wrapped:
+        return str(wrapped)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def message_of(exception: BaseException) -> str:
+    """Return the text of an exception, or a placeholder where its ``__str__`` fails, for example after unpickling."""
+    try:
+        return str(exception)
+    except Exception as error:  # noqa: BLE001 - it is a user's code
+        return f"<no text: {type_name(error)}>"

@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any
 
 from ..exceptions import EventError
-from ..headers import FIRST_LIFE, MAX_GENERATION, MAX_LIFE
+from ..headers import FIRST_LIFE, MAX_GENERATION, MAX_LIFE, printable
 
 VERSION = 1
 
@@ -34,8 +34,6 @@ MAX_BYTES = 16 * 1024
 #: Tiers of a ladder that an event names.
 MAX_TIERS = 100
 
-_MAX_INTEGER = 2**63 - 1
-_MAX_SMALL = 2**31 - 1
 _ID_LENGTH = 32
 
 
@@ -111,8 +109,13 @@ class Event:
             raise EventError("event", type(raw).__name__, "An event is a JSON object.")
         if raw.get("version") != VERSION or type(raw["version"]) is not int:
             raise EventError("version", raw.get("version"), f"This version of the package reads {VERSION}.")
-        event = cls(**{name: read(name, raw[name]) for name, read in _READERS.items() if name in raw or _missing(name)})
-        _check_kind(event)
+        for name in _REQUIRED:
+            if name not in raw:
+                raise EventError(name, None, "It is missing.")
+        event = cls(**{name: read(name, raw[name]) for name, read in _READERS.items() if name in raw})
+        needed = "ok_count" if event.kind == ROLLUP else "task_id"
+        if getattr(event, needed) is None and event.reason != "undecodable":
+            raise EventError(needed, None, f"Events of kind {event.kind!r} must have it.")
         return event
 
 
@@ -157,74 +160,43 @@ def _digest(text: str) -> str:
 
 # -- reading: one function per type, which raises the EventError of its field --------------------------------------
 
-
-def _text(name: str, value: object, longest: int = MAX_NAME) -> str:
-    if not isinstance(value, str):
-        raise EventError(name, value, "It has to be a text.")
-    if len(value) > longest:
-        raise EventError(name, f"{len(value)} characters", f"It has at most {longest} characters.")
-    if "\0" in value or not _is_utf8(value):
-        raise EventError(name, value, "It contains NUL, or characters that UTF-8 cannot encode.")
-    return value
+_Reader = Callable[[str, Any], Any]
 
 
-def _is_utf8(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _text(longest: int) -> _Reader:
+    def read(name: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise EventError(name, value, "It has to be a text.")
+        if len(value) > longest:
+            raise EventError(name, f"{len(value)} characters", f"It has at most {longest} characters.")
+        if printable(value) != value:
+            raise EventError(name, value, "It contains NUL, or characters that UTF-8 cannot encode.")
+        return value
+
+    return read
 
 
-def _long(longest: int) -> Callable[[str, object], str | None]:
-    return lambda name, value: None if value is None else _text(name, value, longest)
+def _whole(most: int, limit: str) -> _Reader:
+    def read(name: str, value: object) -> int:
+        if type(value) is not int or not 0 <= value <= most:
+            raise EventError(name, value, f"It has to be a whole number, not negative, {limit}.")
+        return value
+
+    return read
 
 
-def _some_text(name: str, value: object) -> str | None:
-    return None if value is None else _text(name, value)
-
-
-def _count(name: str, value: object) -> int:
-    if type(value) is not int or not 0 <= value <= _MAX_INTEGER:
-        raise EventError(name, value, "It has to be a whole number, not negative, of 64 bits.")
-    return value
-
-
-def _small(name: str, value: object) -> int:
-    found = _count(name, value)
-    if found > _MAX_SMALL:
-        raise EventError(name, value, "It has to be a whole number of 32 bits.")
-    return found
-
-
-def _generation(name: str, value: object) -> int:
-    found = _count(name, value)
-    if found > MAX_GENERATION:
-        raise EventError(name, value, f"It has to be a whole number up to {MAX_GENERATION}.")
-    return found
-
-
-def _some_count(name: str, value: object) -> int | None:
-    return None if value is None else _count(name, value)
-
-
-def _some_small(name: str, value: object) -> int | None:
-    return None if value is None else _small(name, value)
+_name, _count, _small = _text(MAX_NAME), _whole(2**63 - 1, "of 64 bits"), _whole(2**31 - 1, "of 32 bits")
 
 
 def _time(name: str, value: object) -> datetime:
     hint = 'It has to be a time with its zone, such as "2026-01-31T12:00:00.000000+00:00".'
     try:
-        found = datetime.fromisoformat(_text(name, value).replace("Z", "+00:00"))
+        found = datetime.fromisoformat(_name(name, value).replace("Z", "+00:00"))
         if found.tzinfo is None:
             raise ValueError
         return found.astimezone(timezone.utc)
     except (ValueError, OverflowError) as error:
         raise EventError(name, value, hint) from error
-
-
-def _some_time(name: str, value: object) -> datetime | None:
-    return None if value is None else _time(name, value)
 
 
 def _ladder(name: str, value: object) -> tuple[int, ...]:
@@ -239,38 +211,27 @@ def _kind(name: str, value: object) -> str:
     return str(value)
 
 
-_BY_TYPE: dict[str, Callable[[str, Any], object]] = {
-    "str": _text,
-    "str | None": _some_text,
-    "int": _count,
-    "int | None": _some_count,
-    "datetime": _time,
-    "datetime | None": _some_time,
-    "tuple[int, ...]": _ladder,
-}
-_READERS: dict[str, Callable[[str, Any], Any]] = {
-    **{field.name: _BY_TYPE[str(field.type)] for field in fields(Event)},
+def _optional(read: _Reader) -> _Reader:
+    return lambda name, value: None if value is None else read(name, value)
+
+
+_BY_TYPE: dict[str, _Reader] = {"str": _name, "int": _count, "datetime": _time, "tuple[int, ...]": _ladder}
+_BY_NAME: dict[str, _Reader] = {
     "kind": _kind,
-    "generation": _generation,
-    **dict.fromkeys(("attempt", "crashes"), _small),
-    **dict.fromkeys(("tier", "max_retries"), _some_small),
-    "exception_message": _long(MAX_MESSAGE),
-    "args_preview": _long(MAX_PREVIEW),
-    "kwargs_preview": _long(MAX_PREVIEW),
-    "life": _long(MAX_LIFE),
+    "generation": _whole(MAX_GENERATION, f"up to {MAX_GENERATION}"),
+    **dict.fromkeys(("attempt", "crashes", "tier", "max_retries"), _small),
+    "exception_message": _text(MAX_MESSAGE),
+    **dict.fromkeys(("args_preview", "kwargs_preview"), _text(MAX_PREVIEW)),
+    "life": _text(MAX_LIFE),
 }
+
+
+def _reader(name: str, kind: str) -> _Reader:
+    kind, _, is_optional = kind.partition(" | ")
+    read = _BY_NAME.get(name, _BY_TYPE[kind])
+    return _optional(read) if is_optional else read
+
+
+_READERS = {field.name: _reader(field.name, str(field.type)) for field in fields(Event)}
 _TIMES = tuple(field.name for field in fields(Event) if "datetime" in str(field.type))
-_REQUIRED = ("event_id", "kind", "occurred_at", "task", "queue", "worker")
-
-
-def _missing(name: str) -> bool:
-    if name in _REQUIRED:
-        raise EventError(name, None, "It is missing.")
-    return False
-
-
-def _check_kind(event: Event) -> None:
-    """Raise `EventError` where a field is missing that events of this kind must have."""
-    needed = "ok_count" if event.kind == ROLLUP else "task_id"
-    if getattr(event, needed) is None and event.reason != "undecodable":
-        raise EventError(needed, None, f"Events of kind {event.kind!r} must have it.")
+_REQUIRED = tuple(field.name for field in fields(Event) if field.default is MISSING)

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ..exceptions import OutputError
-from .columns import day_folder
+from .tables import day_folder
 from .url import scheme_of, shown, without_secrets
 
 CURRENT, RUNS, MANIFEST, REPORT = "current.json", "runs", "manifest.json", "report.json"
 #: The version of the layout. A reader refuses a newer one.
 VERSION = 1
-
-_Parsed = TypeVar("_Parsed")
 
 _RUN = re.compile(r"\w+(?:-\w+)*")
 _TABLE = re.compile(r"[a-z_]+")
@@ -66,13 +65,10 @@ class Manifest:
     @classmethod
     def parse(cls, text: str | bytes, where: str, run: str) -> Manifest:
         """Return the manifest of a run from its file. Raises `OutputError`, which names ``where``."""
-
-        def build(found: Any) -> Manifest:
+        with _parsed(text, where) as found:
             if found["run"] != run:
                 raise ValueError(f"found the run {found['run']!r}")
-            return cls(run, _tables(found["tables"]))
-
-        return _parsed(text, where, build)
+            return cls(run, {_named(table, _TABLE): _days(runs) for table, runs in found["tables"].items()})
 
 
 @dataclass(frozen=True)
@@ -90,12 +86,9 @@ class Current:
     @classmethod
     def parse(cls, text: str | bytes, where: str) -> Current:
         """Return the content of a file. Raises `OutputError`, which names ``where``."""
-
-        def build(found: Any) -> Current:
+        with _parsed(text, where) as found:
             earlier = {_named(run, _RUN): _time(at) for run, at in found["earlier"].items()}
             return cls(_named(found["run"], _RUN), earlier)
-
-        return _parsed(text, where, build)
 
 
 @dataclass(frozen=True)
@@ -143,10 +136,7 @@ def open_tables(output: str) -> Tables:
 
 
 def open_folder(url: str) -> tuple[Any, str]:
-    """Return PyArrow's file system of a folder (a path or a URL), and the folder's path in it without a final slash.
-
-    Raises ``pyarrow.ArrowException`` and `OSError` as the file system does.
-    """
+    """Return PyArrow's file system of a path or URL, and the folder in it without a final slash. Raises its errors."""
     from pyarrow import fs
 
     local = _local(url)
@@ -203,7 +193,8 @@ def report_of(run: str) -> str:
 
 def parse_report(text: str | bytes, where: str) -> dict[str, Any]:
     """Return the report of a run from its file. Raises `OutputError`, which names ``where``."""
-    return _parsed(text, where, dict)
+    with _parsed(text, where) as found:
+        return dict(found)
 
 
 def lost_manifest(where: str) -> OutputError:
@@ -224,11 +215,8 @@ def _time(text: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
-def _tables(found: Any) -> dict[str, dict[date, str]]:
-    return {
-        _named(table, _TABLE): {date.fromisoformat(day): _named(run, _RUN) for run in runs for day in runs[run]}
-        for table, runs in found.items()
-    }
+def _days(runs: Mapping[str, Iterable[str]]) -> dict[date, str]:
+    return {date.fromisoformat(day): _named(run, _RUN) for run in runs for day in runs[run]}
 
 
 def _named(name: Any, pattern: re.Pattern[str]) -> str:
@@ -237,7 +225,9 @@ def _named(name: Any, pattern: re.Pattern[str]) -> str:
     return name
 
 
-def _parsed(text: str | bytes, where: str, build: Callable[[Any], _Parsed]) -> _Parsed:
+@contextmanager
+def _parsed(text: str | bytes, where: str) -> Iterator[Any]:
+    """Yield the content of a file; what the block cannot read raises `OutputError`."""
     try:
         found = json.loads(text)
         if isinstance(found, dict) and found.get("version", VERSION) != VERSION:
@@ -245,7 +235,7 @@ def _parsed(text: str | bytes, where: str, build: Callable[[Any], _Parsed]) -> _
                 f"{where}: found version {found['version']!r}, but this is version {VERSION}. Use the version of"
                 " celery-rmq-delay that wrote it, or another output."
             )
-        return build(found)
+        yield found
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise OutputError(f"{where}: was not written by the analytics, or was damaged ({error!r}).") from error
 

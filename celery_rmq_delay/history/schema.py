@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from .columns import COLUMNS, Kind
+from .tables import COLUMNS, Kind
 
 _TYPES: Mapping[Kind, Any] = {
     "text": pa.string(),

@@ -1,13 +1,63 @@
-"""The tables of the analytics: their columns, in order. The pipeline writes them, the admin reads them. No dependency.
+"""The columns of the history files and of the tables of the analytics, in order. No I/O, no dependency.
 
-A table's files are in ``<table>/day=YYYY-MM-DD/``. Every column can be null.
+The collector writes the history: one row per event, in ``day=YYYY-MM-DD/part-<uuid>.parquet``; the day is that of
+``occurred_at`` in UTC. The pipeline reads it and writes the tables, the admin reads those. A table's files are in
+``<table>/day=YYYY-MM-DD/``; every column of it can be null.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Literal
 
-from .columns import Kind
+#: The kinds of columns. ``time`` has microseconds and is in UTC; ``delays`` is a list of 64-bit integers, ``names`` one
+#: of texts; ``episode`` is the struct `EPISODE_SO_FAR`.
+Kind = Literal["text", "time", "int32", "int64", "float64", "flag", "delays", "names", "episode"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the files; ``required`` ones are never null. ``name`` is the field's name in `Event`."""
+
+    name: str
+    kind: Kind
+    required: bool = False
+
+
+COLUMNS = (
+    Column("event_id", "text", required=True),
+    Column("kind", "text", required=True),
+    Column("occurred_at", "time", required=True),
+    Column("task_id", "text"),
+    Column("root_id", "text"),
+    Column("task", "text", required=True),
+    Column("queue", "text", required=True),
+    Column("worker", "text", required=True),
+    Column("generation", "int32", required=True),
+    Column("attempt", "int32", required=True),
+    Column("max_retries", "int32"),
+    Column("tier", "int32"),
+    Column("delay_ms", "int64"),
+    Column("due_at", "time"),
+    Column("first_failed_at", "time"),
+    Column("started_at", "time"),
+    Column("runtime_ms", "int64"),
+    Column("exception_type", "text"),
+    Column("exception_message", "text"),
+    Column("fingerprint", "text"),
+    Column("reason", "text"),
+    Column("crashes", "int32", required=True),
+    Column("ladder_ms", "delays", required=True),
+    Column("ok_count", "int64"),
+)
+
+
+def day_folder(day: date) -> str:
+    """Return the folder of a day, or of an event's moment (UTC), such as ``day=2026-01-31``."""
+    return f"day={day.isoformat()[:10]}"
+
 
 #: Percentiles of the time to recovery, as shares.
 PERCENTILES = {"p25_s": 0.25, "median_s": 0.5, "p75_s": 0.75, "p95_s": 0.95, "p99_s": 0.99}

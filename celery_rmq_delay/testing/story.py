@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from celery import states
 
 from ..durations import format_ms, parse_ms
-from ..events.failures import message_of, type_name
+from ..events.fingerprint import message_of, type_name
 
 #: Number of attempts that the text shows at both ends of a long story.
 _MOST_LINES = 10

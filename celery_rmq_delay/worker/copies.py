@@ -15,7 +15,7 @@ from ..amqp.copies import copy_of, parked_copy
 from ..amqp.route import Route
 from ..app.state import AppState
 from ..durations import aware_eta, until_ms
-from ..events.failures import message_of, type_name
+from ..events.fingerprint import message_of, type_name
 from ..redaction import shortened
 from ..retry.delivery import RetryPath
 from ..topology.exact.base import Topology

@@ -17,7 +17,7 @@ from kombu.exceptions import ContentDisallowed, EncodeError
 from kombu.message import Message
 
 from .. import headers as h
-from ..events.failures import type_name
+from ..events.fingerprint import type_name
 from ..exceptions import UnreadableError
 from ..headers import PROPERTIES
 from ..retry.delivery import KEY

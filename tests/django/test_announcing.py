@@ -13,7 +13,6 @@ from django.dispatch import Signal
 
 from celery_rmq_delay.contrib.django import signals
 from celery_rmq_delay.contrib.django.collecting import announcing
-from celery_rmq_delay.contrib.django.collecting.announcing import notify
 from celery_rmq_delay.contrib.django.collecting.database import Database as Tables
 from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.models import TaskRecord
@@ -55,7 +54,7 @@ def test_every_signal_is_documented_and_no_other(page: str) -> None:
 
 def write(*events: Event, observe: announcing.Observe | None = None) -> None:
     """Write a batch as the collector does."""
-    Tables(lambda new: notify(new, observe)).write([Fact(each, each.task_id or "") for each in events])
+    Tables(observe).write(list(map(Fact, events)))
 
 
 def test_each_event_is_signalled_once_with_its_record(received: Received) -> None:
@@ -122,7 +121,7 @@ def test_a_signal_of_a_row_of_its_own_brings_that_row(received: Received) -> Non
 
     signals.task_exhausted.connect(receive)
     try:
-        Tables(notify).write([exhausted("a", body=b"[[1], {}, {}]"), exhausted("a", body=b"[[2], {}, {}]")])
+        Tables().write([exhausted("a", body=b"[[1], {}, {}]"), exhausted("a", body=b"[[2], {}, {}]")])
     finally:
         signals.task_exhausted.disconnect(receive)
     assert sorted(found) == sorted(TaskRecord.objects.values_list("life", flat=True))

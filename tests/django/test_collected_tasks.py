@@ -10,11 +10,9 @@ import pytest
 from django.db.models import Sum
 from django.utils import timezone
 
-from celery_rmq_delay import headers as h
 from celery_rmq_delay.contrib.django.collecting import database
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.collecting.facts import Fact
-from celery_rmq_delay.contrib.django.collecting.reading import Rollup
 from celery_rmq_delay.contrib.django.models import (
     Attempt,
     CountedRollup,
@@ -26,7 +24,7 @@ from celery_rmq_delay.contrib.django.models import (
     TaskState,
 )
 from celery_rmq_delay.events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED, REQUEUED, ROLLUP, Event
-from tests.support.django.reported import BEGIN, ERRORS, at, event, exhausted, fact, life
+from tests.support.django.reported import BEGIN, ERRORS, at, exhausted, fact, life
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -119,16 +117,13 @@ def test_any_order_and_repetition_of_events_gives_the_same_rows(tables: Database
         assert everything() == expected
 
 
-def test_a_parked_task_is_due_after_its_delay(tables: Database) -> None:
+def test_the_columns_of_a_parked_task_and_of_one_that_recovered_keep_its_error(tables: Database) -> None:
     tables.write([fact("t", PARKED, 1)])
     found = row()
     assert (found["state"], found["attempt"], found["max_retries"]) == (TaskState.PARKED, 1, 3)
     assert (found["tier"], found["delay_ms"], found["delay_queue"]) == (2, 30_000, "payments.retry.2.5s")
     assert (found["parked_at"], found["due_at"]) == (at(0, 1), at(0, 1, 30))
     assert (found["first_failed_at"], found["ladder_ms"]) == (at(0, 0), [5_000, 30_000, 300_000])
-
-
-def test_a_recovered_task_keeps_the_error_that_it_recovered_from(tables: Database) -> None:
     tables.write(life("t", 2, RECOVERED))
     found = row()
     assert (found["state"], found["recovered_at"], found["due_at"]) == (TaskState.RECOVERED, at(0, 2), None)
@@ -154,7 +149,7 @@ def test_every_event_is_counted_once(tables: Database) -> None:
 
 
 def test_successes_are_counted_once_however_often_they_are_reported(tables: Database) -> None:
-    rollup = Rollup(Event("r1", ROLLUP, BEGIN, "orders.tasks.charge", "payments", "celery@w", ok_count=17))
+    rollup = Fact(Event("r1", ROLLUP, BEGIN, "orders.tasks.charge", "payments", "celery@w", ok_count=17))
     for _ in range(2):
         tables.write([rollup, rollup])
     assert counted()["succeeded"] == 17
@@ -175,14 +170,6 @@ def test_groups_have_the_times_of_their_first_and_last_failure(tables: Database)
     group = FailureGroup.objects.get()
     assert (group.first_seen, group.last_seen) == (BEGIN + timedelta(minutes=10), BEGIN + timedelta(minutes=50))
     assert group.message == "order <n>"
-
-
-def test_a_deleted_group_is_created_again(tables: Database) -> None:
-    tables.write([fact("a")])
-    FailureGroup.objects.all().delete()
-    tables.forget()
-    tables.write([fact("b")])
-    assert row("b")["group"] == FailureGroup.objects.get().fingerprint
 
 
 def test_filters_offer_the_values_of_events(tables: Database) -> None:
@@ -255,13 +242,6 @@ def test_a_message_is_not_kept_again_after_its_requeue(tables: Database) -> None
     assert not Payload.objects.exists()
 
 
-def test_a_message_that_comes_after_its_task_was_discarded_is_kept(tables: Database) -> None:
-    tables.write([fact("t", EXHAUSTED, 3)])
-    set_state(TaskState.DISCARDED)
-    tables.write([exhausted("t", 3)])
-    assert Payload.objects.count() == 1
-
-
 def test_a_task_in_the_exhausted_queue_is_not_hidden_by_a_success(tables: Database) -> None:
     tables.write([fact("t", RECOVERED, 3), fact("t", EXHAUSTED, 3)])
     tables.write([fact("t", RECOVERED, 3)])
@@ -271,38 +251,14 @@ def test_a_task_in_the_exhausted_queue_is_not_hidden_by_a_success(tables: Databa
 def test_history_of_a_missing_task_is_left_out(tables: Database) -> None:
     tables.write([fact("gone", REQUEUED, 3), fact("t", PARKED, 0)])
     assert list(TaskRecord.objects.values_list("task_id", flat=True)) == ["t"]
-
-
-def test_an_event_without_an_error_has_no_group(tables: Database) -> None:
-    tables.write([Fact(event("t", RECOVERED, 1), "t")])
-    assert row()["group"] is None
-
-
-def later(**given: Any) -> Fact:
-    """Return the message of the second life of a task id, exhausted at its first attempt."""
-    fact = exhausted("t", 0, **{h.FIRST_FAILED: h.timestamp(at(5, 0)), h.EXHAUSTED_AT: h.timestamp(at(5, 0)), **given})
-    assert fact.message is not None
-    return fact
-
-
-@pytest.mark.parametrize("first", ["recovered", "requeued, then recovered"])
-def test_a_reused_id_hides_no_exhausted_task(tables: Database, first: str) -> None:
-    tables.write(LIVES[first])
-    assert row()["state"] == TaskState.RECOVERED
-    tables.write([later()])
-    assert (row()["state"], Payload.objects.count()) == (TaskState.EXHAUSTED, 1)
+    tables.write([fact("r", RECOVERED, 1)])
+    assert row("r")["group"] is None, "an event without an error has none"
 
 
 def test_a_message_that_is_delivered_again_after_its_task_recovered_changes_nothing(tables: Database) -> None:
     tables.write(LIVES["requeued, then recovered"])
     tables.write([each for each in LIVES["requeued, then recovered"] if each.message])
     assert (row()["state"], Payload.objects.count()) == (TaskState.RECOVERED, 0)
-
-
-def test_a_task_that_replaced_a_retried_one_is_not_hidden_when_it_is_exhausted(tables: Database) -> None:
-    tables.write(LIVES["revoked"])
-    tables.write([later()])
-    assert row()["state"] == TaskState.EXHAUSTED
 
 
 def test_the_message_of_a_requeue_with_unknown_outcome_is_deleted_when_its_task_recovers(tables: Database) -> None:

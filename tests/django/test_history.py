@@ -18,13 +18,13 @@ import pytest
 
 from celery_rmq_delay.contrib.django import history_files
 from celery_rmq_delay.contrib.django.collecting import batches as writing
+from celery_rmq_delay.contrib.django.collecting.facts import Fact, Reading, Unreadable
 from celery_rmq_delay.contrib.django.collecting.gathering import History, open_files
-from celery_rmq_delay.contrib.django.collecting.reading import Reading, Rollup, Unreadable
 from celery_rmq_delay.contrib.django.history_files import SCHEMA, HistoryFiles, table_of
 from celery_rmq_delay.contrib.django.models import TaskRecord, UnreadableMessage
 from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, ROLLUP, Event
 from celery_rmq_delay.exceptions import AbandonedError, HistoryError
-from celery_rmq_delay.history.columns import COLUMNS
+from celery_rmq_delay.history.tables import COLUMNS
 from tests.support import ROOT
 from tests.support.django.batches import batch, writer
 from tests.support.django.history import rows
@@ -38,8 +38,8 @@ def history(folder: Path) -> History:
     return History(open_files(str(folder)))
 
 
-def rollup(**given: Any) -> Rollup:
-    return Rollup(replace(event("t", ROLLUP, ok_count=3, **given), task_id=None, root_id=None))
+def rollup(**given: Any) -> Fact:
+    return Fact(replace(event("t", ROLLUP, ok_count=3, **given), task_id=None, root_id=None))
 
 
 # -- contents of the files -----------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_files_that_cannot_be_written_hold_the_writer_until_they_can(
     monkeypatch.setattr(writing, "FIRST_PAUSE", 0.001)
     place, stop = tmp_path / "mount", threading.Event()
     waiting = writer(stop=stop, history=history(place))
-    assert waiting.write(batch(event("a"), event("b"))).count == 2
+    waiting.write(batch(event("a"), event("b")))
     thread = threading.Thread(target=waiting.flush)
     thread.start()
     wait_for(lambda: waiting.problem, "the writer to see it")
@@ -227,7 +227,7 @@ def test_an_event_that_fits_no_column_is_set_aside_and_the_rest_is_in_the_files(
     choosy = Choosy(open_files(str(tmp_path)))
     waiting = writer(history=choosy)
     tasks = [*(f"t{number}" for number in range(20)), "bad"]
-    assert waiting.write(batch(*(event(task) for task in tasks))).count == 21
+    waiting.write(batch(*(event(task) for task in tasks)))
     waiting.flush()
     assert {row["task_id"] for row in rows(tmp_path)} == {*tasks} - {"bad"}
     assert UnreadableMessage.objects.count() == 1
@@ -246,7 +246,7 @@ def test_the_largest_values_of_an_event_fit_their_columns(tmp_path: Path, make: 
     full = replace(event("b"), **numbers, occurred_at=moment, ladder_ms=(most,) * 100)
     read = Event.from_json(full.to_json())
     files = history(tmp_path)
-    files.write([make(), Rollup(read)])
+    files.write([make(), Fact(read)])
     files.flush()
     assert len(rows(tmp_path)) == 2
 

@@ -12,8 +12,8 @@ from django.core.management import CommandError
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.collecting.database import Database
+from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.collecting.gathering import History, open_files
-from celery_rmq_delay.contrib.django.collecting.reading import Rollup
 from celery_rmq_delay.contrib.django.models import Attempt, Operation, Tally, TaskRecord
 from celery_rmq_delay.contrib.django.services import history_export
 from celery_rmq_delay.contrib.django.services.history_export import days, export_days
@@ -55,8 +55,8 @@ def test_attempts_become_the_events_that_they_came_from(tmp_path: Path) -> None:
 
 
 def test_successes_that_were_counted_are_rollups_with_an_id_of_their_own(tmp_path: Path) -> None:
-    Database().write([Rollup(event(f"r{n}", ROLLUP, occurred_at=BEGIN, ok_count=n)) for n in (3, 4)])
-    Database().write([Rollup(event("late", ROLLUP, occurred_at=BEGIN + timedelta(minutes=15), ok_count=5))])
+    Database().write([Fact(event(f"r{n}", ROLLUP, occurred_at=BEGIN, ok_count=n)) for n in (3, 4)])
+    Database().write([Fact(event("late", ROLLUP, occurred_at=BEGIN + timedelta(minutes=15), ok_count=5))])
     exported(tmp_path)
     exported(tmp_path)
     found = rows(tmp_path)
@@ -66,7 +66,7 @@ def test_successes_that_were_counted_are_rollups_with_an_id_of_their_own(tmp_pat
 
 
 def test_successes_are_left_out_where_the_collector_has_written_files(tmp_path: Path) -> None:
-    facts: list[Any] = [fact("a"), Rollup(event("r", ROLLUP, ok_count=3))]
+    facts = [fact("a"), Fact(event("r", ROLLUP, ok_count=3))]
     Database().write(facts)
     files = History(open_files(str(tmp_path)))
     files.write(facts)
@@ -78,7 +78,7 @@ def test_successes_are_left_out_where_the_collector_has_written_files(tmp_path: 
 
 
 def test_slots_that_still_change_are_left_out(tmp_path: Path) -> None:
-    Database().write([Rollup(event("r", ROLLUP, occurred_at=timezone.now(), ok_count=3))])
+    Database().write([Fact(event("r", ROLLUP, occurred_at=timezone.now(), ok_count=3))])
     assert Tally.objects.exists()
     exported(tmp_path)
     assert rows(tmp_path) == []

@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.contrib.django.collecting import rows, statements
-from celery_rmq_delay.contrib.django.collecting.facts import Fact
-from celery_rmq_delay.contrib.django.collecting.reading import Reader, Unreadable
+from celery_rmq_delay.contrib.django.collecting.facts import Fact, Reader, Unreadable
 from celery_rmq_delay.contrib.django.messages import for_requeue, stored
 from celery_rmq_delay.contrib.django.models import Payload, TaskRecord, TaskState, UnreadableMessage
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations.edit import editable
 from celery_rmq_delay.contrib.django.services.payloads import preview, reveal
 from celery_rmq_delay.events.schema import KINDS, Event
-from celery_rmq_delay.exceptions import EditError, EventError
+from celery_rmq_delay.exceptions import EditError
 from celery_rmq_delay.redaction import DEFAULT
 from tests.support import hostile
 from tests.support.django.batches import delivery
@@ -72,7 +71,7 @@ def test_every_exhausted_message_becomes_a_row_or_is_unreadable(body: bytes, pro
         (statements.ATTEMPTS, rows.attempt(found, 1)),
         (statements.PAYLOADS, rows.payload(found.message, 0, 1, NOW)),
     ):
-        assert row.keys() == statement.columns.keys()
+        assert row.keys() == set(statement.columns)
         for value in row.values():
             storable(value)
     assert found.message.body == body
@@ -99,12 +98,6 @@ def test_every_event_is_read_or_unreadable(body: bytes) -> None:
         rows.tallies([found.event])
         rows.groups([found.event])
         assert Event.from_json(found.event.to_json()) == found.event
-
-
-@given(st.binary(max_size=200) | st.text(max_size=200))
-def test_invalid_events_raise_one_error(data: bytes | str) -> None:
-    with pytest.raises(EventError, match="found"):
-        Event.from_json(data)
 
 
 @pytest.mark.usefixtures("tables", "shop")

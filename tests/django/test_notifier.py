@@ -135,13 +135,16 @@ def test_a_webhook_gets_text_for_people_and_data_for_programs(hook: Webhook) -> 
 
 def test_alerts_link_to_the_group_or_the_list_or_the_task(hook: Webhook, mail: MailServer) -> None:
     failed = group()
-    ran_again = record(TaskState.DISCARDED)
+    ran_again = record(TaskState.DISCARDED)  # an alert by default
     site = "https://shop.example/admin"
     with notify(webhook=hook.url, mail=True, admin_url=f"{site}/"), notifying():
         fail(failure_group=failed)
         fail()
         signals.task_ran_after_discard.send(sender=TaskRecord, record=ran_again)
-    urls = {alert["url"] for post in hook.posts for alert in post["alerts"]}
+    sent = [alert for post in hook.posts for alert in post["alerts"]]
+    assert "1 ran again after discard: payments.charge" in "".join(post["text"] for post in hook.posts)
+    assert sorted(alert["kind"] for alert in sent) == ["discarded_ran", "exhausted", "exhausted"]
+    urls = {alert["url"] for alert in sent}
     assert urls == {
         f"{site}/rmq_delay/failuregroup/{failed.pk}/change/",
         f"{site}/rmq_delay/exhaustedtask/",
@@ -151,15 +154,6 @@ def test_alerts_link_to_the_group_or_the_list_or_the_task(hook: Webhook, mail: M
     assert all(url in mails for url in urls)
     for url in urls:
         assert resolve(url.removeprefix("https://shop.example")).app_name == "admin"
-
-
-def test_a_discarded_task_that_ran_again_is_an_alert_by_default(hook: Webhook) -> None:
-    ran_again = record(TaskState.DISCARDED, failure_group=group())
-    with notify(webhook=hook.url), notifying():
-        signals.task_ran_after_discard.send(sender=TaskRecord, record=ran_again)
-    (post,) = hook.posts
-    assert post["text"].startswith("1 task ran again after discard: requests.Timeout")
-    assert [alert["kind"] for alert in post["alerts"]] == ["discarded_ran"]
 
 
 def test_a_message_for_slack_has_blocks_with_links_and_no_other_keys(hook: Webhook) -> None:
@@ -370,9 +364,11 @@ def test_more_groups_than_can_wait_are_dropped_and_logged(
     assert caplog.text.count("others are dropped") == 1
 
 
-def test_without_alerts_no_receiver_is_connected() -> None:
-    with override_settings(RMQ_DELAY={}), notifying():
+def test_nothing_is_read_without_receivers_and_without_alerts_there_are_none(django_assert_num_queries: Any) -> None:
+    task = record()
+    with override_settings(RMQ_DELAY={}), notifying(), django_assert_num_queries(0):
         assert not signals.task_exhausted.has_listeners(TaskRecord)
+        announce([(TaskState.EXHAUSTED, task.task_id, None)])
 
 
 def test_a_receiver_of_a_signal_gets_the_record_and_may_fail(caplog: pytest.LogCaptureFixture) -> None:
@@ -397,31 +393,16 @@ def test_a_receiver_of_a_signal_gets_the_record_and_may_fail(caplog: pytest.LogC
     assert "a user's bug" in caplog.text
 
 
-def test_nothing_is_read_without_receivers(django_assert_num_queries: Any) -> None:
-    task = record()
-    with django_assert_num_queries(0):
-        announce([(TaskState.EXHAUSTED, task.task_id, None)])
-
-
 @corpus(
     "settings",
     [
-        {"mail": "yes"},
-        {"webhook": "alerts.example/hook"},
-        {"webhook": "ftp://alerts.example"},
-        {"webhook": "https://[::1"},
-        {"webhook": "https://alerts.example/a b"},
-        {"format": "xml"},
-        {"admin_url": "/admin/"},
-        {"every_minutes": 0},
-        {"every_minutes": True},
-        {"every_minutes": 10_081},
-        {"kinds": "exhausted"},
-        {"kinds": []},
-        {"kinds": ["failed"]},
-        {"kinds": [["exhausted"]]},
-        {"sms": True},
-        [],
+        *(
+            {"webhook": url}
+            for url in ("alerts.example/hook", "ftp://a.example", "https://[::1", "https://a.example/a b")
+        ),
+        *({"every_minutes": value} for value in (0, True, 10_081)),
+        *({"kinds": value} for value in ("exhausted", [], ["failed"], [["exhausted"]])),
+        *({"mail": "yes"}, {"format": "xml"}, {"admin_url": "/admin/"}, {"sms": True}, []),
     ],
 )
 def test_settings_that_cannot_work_are_refused_with_a_fix(settings: Any) -> None:

@@ -73,30 +73,6 @@ def test_a_message_that_was_exhausted_twice_is_one_row(tables: Database) -> None
     assert kept() == [(TaskState.EXHAUSTED, ONE)]
 
 
-@pytest.mark.parametrize("body", [ONE, TWO])
-@pytest.mark.parametrize("state", [TaskState.REQUEUED, TaskState.PARKED])
-def test_a_message_of_the_first_generation_after_a_requeue_is_kept(tables: Database, state: str, body: bytes) -> None:
-    tables.write([called(ONE)])
-    set_state(TaskState.REQUEUED, generation=1, attempt=0)
-    if state == TaskState.PARKED:
-        tables.write([fact("t", PARKED, 0, 1)])
-    tables.write([called(body, 3, later=60)])
-    assert (TaskState.EXHAUSTED, body) in kept()
-    assert sorted(TaskRecord.objects.values_list("state", "generation")) == sorted(
-        [(TaskState.EXHAUSTED, 0), (state, 1)]
-    )
-
-
-@pytest.mark.parametrize("state", [TaskState.DISCARDED, TaskState.UNKNOWN, TaskState.REQUEUING])
-@pytest.mark.parametrize("body", [ONE, TWO])
-def test_a_new_failure_is_not_hidden_by_an_action_on_the_last_one(tables: Database, state: str, body: bytes) -> None:
-    tables.write(life("t", 3, EXHAUSTED)[:-1])
-    tables.write([called(ONE)])
-    set_state(state)
-    tables.write([called(body, later=60)])
-    assert kept() == [(state, ONE), (TaskState.EXHAUSTED, body)]
-
-
 def test_a_failure_after_a_discard_is_shown_where_no_message_had_come_before(tables: Database) -> None:
     tables.write([fact("t", EXHAUSTED, 3)])
     set_state(TaskState.DISCARDED)
@@ -163,12 +139,6 @@ def test_a_message_of_a_row_of_its_own_comes_back_to_that_row(tables: Database) 
 def test_a_message_whose_row_is_gone_gets_a_new_row(tables: Database) -> None:
     tables.write([called(ONE, 2, 1, **{h.LIFE: "0123456789abcdef"})])
     assert kept() == [(TaskState.EXHAUSTED, ONE)]
-
-
-def test_a_message_that_was_requeued_by_the_command_does_not_replace_the_one_that_is_kept(tables: Database) -> None:
-    tables.write([called(ONE)])
-    tables.write([called(TWO, 2, 1, **{h.LIFE: None})])
-    assert kept() == [(TaskState.EXHAUSTED, ONE), (TaskState.EXHAUSTED, TWO)]
 
 
 # -- requeued messages are kept until an event arrives -----------------------------------------------------------------

@@ -15,7 +15,7 @@ from django.test import Client
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.collecting.database import Database as Collected
-from celery_rmq_delay.contrib.django.collecting.reading import Unreadable
+from celery_rmq_delay.contrib.django.collecting.facts import Unreadable
 from celery_rmq_delay.contrib.django.models import Operation, UnreadableMessage
 from celery_rmq_delay.contrib.django.services import unreadable
 from celery_rmq_delay.contrib.django.services.actors import Actor

@@ -21,11 +21,11 @@ from django.db import OperationalError
 from django.db.models import Sum
 
 from celery_rmq_delay.contrib.django.collecting import batches as writing
-from celery_rmq_delay.contrib.django.collecting import health as watching
+from celery_rmq_delay.contrib.django.collecting import status as watching
 from celery_rmq_delay.contrib.django.collecting.consumer import Consumer
 from celery_rmq_delay.contrib.django.collecting.database import Database as Collected
-from celery_rmq_delay.contrib.django.collecting.health import Health
-from celery_rmq_delay.contrib.django.collecting.reading import Reading
+from celery_rmq_delay.contrib.django.collecting.facts import Reading
+from celery_rmq_delay.contrib.django.collecting.status import Health
 from celery_rmq_delay.contrib.django.models import (
     Attempt,
     CollectorStatus,

@@ -44,26 +44,12 @@ def kept(rig: Rig, queue: str = EXHAUSTED, **properties: Any) -> UnreadableMessa
 
 
 def event(rig: Rig) -> UnreadableMessage:
-    headers = {
-        "task": "payments.charge",
-        "number": 2**40,
-        "bytes": "\N{SNOWMAN}",
-        "x-death": [{"queue": "payments", "reason": "rejected", "count": 3}],
-    }
+    death = {"queue": "payments", "reason": "rejected", "count": 3}
+    headers = {"task": "payments.charge", "number": 2**40, "bytes": "\N{SNOWMAN}", "x-death": [death]}
     return kept(
-        rig,
-        EVENTS,
-        application_headers=headers,
-        correlation_id="c1",
-        reply_to="answers",
-        priority=3,
-        delivery_mode=2,
-        content_type="application/x-own",
-        content_encoding="binary",
-        message_id="m1",
-        type="kind",
-        app_id="app",
-    )
+        rig, EVENTS, application_headers=headers, correlation_id="c1", reply_to="answers", priority=3, delivery_mode=2,
+        content_type="application/x-own", content_encoding="binary", message_id="m1", type="kind", app_id="app",
+    )  # fmt: skip
 
 
 @pytest.mark.brokers
@@ -80,12 +66,17 @@ def test_a_requeue_publishes_bytes_and_properties_unchanged_and_deletes_the_row(
     assert not UnreadableMessage.objects.exists()
 
 
-def test_a_header_whose_name_is_no_utf_8_arrives_unchanged(rig: Rig, desk: Desk) -> None:
-    given = raw(table((b"\xff", text(b"\xfe"))))
+def stored(given: amqp.Message) -> UnreadableMessage:
+    """Return a row with the properties of a message."""
     row = UnreadableMessage.objects.create(
         digest="d", queue="q", error="e", body=BODY, headers=given._serialize_properties(), received_at="2026-01-31T12Z"
     )
     row.refresh_from_db()
+    return row
+
+
+def test_a_header_whose_name_is_no_utf_8_arrives_unchanged(rig: Rig, desk: Desk) -> None:
+    row = stored(raw(table((b"\xff", text(b"\xfe")))))
     assert unreadable.requeue(row, "payments", actor=ALICE).problem == ""
     with kombu.Connection(rig.url, transport_options=tolerant(None)) as opened:
         (message,) = (opened.channel().basic_get("payments", no_ack=True),)
@@ -126,11 +117,7 @@ def test_a_message_stays_where_the_queue_is_none_of_tasks(rig: Rig, desk: Desk, 
 
 
 def test_a_broker_that_refuses_the_message_gives_its_reason_and_the_row_stays(rig: Rig, desk: Desk) -> None:
-    given = amqp.Message(BODY, user_id="another")
-    row = UnreadableMessage.objects.create(
-        digest="d", queue="q", error="e", body=BODY, headers=given._serialize_properties(), received_at="2026-01-31T12Z"
-    )
-    row.refresh_from_db()
+    row = stored(amqp.Message(BODY, user_id="another"))
     assert "the broker refused it: PRECONDITION_FAILED" in unreadable.requeue(row, "payments", actor=ALICE).problem
     assert UnreadableMessage.objects.get().claimed_at is None
 

@@ -29,8 +29,8 @@ from celery_rmq_delay.analytics.run.planning import Report, Run
 from celery_rmq_delay.analytics.storage import files, writers
 from celery_rmq_delay.analytics.storage.locking import LOCK, locked
 from celery_rmq_delay.exceptions import AnalyticsError
-from celery_rmq_delay.history.columns import day_folder
 from celery_rmq_delay.history.output import CURRENT, REPORT, RUNS
+from celery_rmq_delay.history.tables import day_folder
 from tests.support.spark import reference
 from tests.support.spark.cluster import STARTS_SOONER
 from tests.support.spark.frames import NOON, Row, event

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_rmq_delay import SettingsError
-from celery_rmq_delay.redaction import DEFAULT_KEYS
+from celery_rmq_delay.redaction.keys import DEFAULT_KEYS
 from celery_rmq_delay.settings.parser import check_hook, parse_settings
 from celery_rmq_delay.settings.values import DJANGO_APP
 from tests.support.corpus import corpus

@@ -41,35 +41,24 @@ def test_seconds_and_timedelta_mean_the_same(ms: int) -> None:
     assert parse_ms(Fraction(ms, 1000), "tiers") == ms
 
 
-@corpus(
-    "text, ms",
-    [
-        ("10s", 10_000),
-        (" 1m ", 60_000),
-        ("1h30m", 5_400_000),
-        ("1.5s", 1500),
-        ("250ms", 250),
-        ("2d", 172_800_000),
-        ("1w", 604_800_000),
-        ("+1s", 1000),
-    ],
-)
+PARSED = {
+    "10s": 10_000, " 1m ": 60_000, "1h30m": 5_400_000, "1.5s": 1500, "250ms": 250, "2d": 172_800_000, "1w": 604_800_000,
+    "+1s": 1000,
+}  # fmt: skip
+
+
+@corpus("text, ms", PARSED.items())
 def test_documented_delays_are_parsed(text: str, ms: int) -> None:
     assert parse_ms(text, "tiers") == ms
 
 
-@corpus(
-    "ms, text",
-    [
-        (400, "400ms"),
-        (1000, "1s"),
-        (1500, "1.5s"),
-        (90_000, "1m30s"),
-        (86_400_000, "1d"),
-        (3_600_400, "1h0.4s"),
-        (31 * 86_400_000, "31d"),
-    ],
-)
+WRITTEN = {
+    400: "400ms", 1000: "1s", 1500: "1.5s", 90_000: "1m30s", 86_400_000: "1d", 3_600_400: "1h0.4s",
+    31 * 86_400_000: "31d",
+}  # fmt: skip
+
+
+@corpus("ms, text", WRITTEN.items())
 def test_delays_are_written_as_people_write_them(ms: int, text: str) -> None:
     assert format_ms(ms) == text
 

@@ -31,22 +31,24 @@ class Lost(Exception):
     pass
 
 
-@pytest.fixture(scope="module")
+@cache
 def app() -> Celery:
-    return app_of({"tiers": ["10s", "1m"], "redact": {"keys": ["plate"]}})
+    found = app_of({"tiers": ["10s", "1m"], "redact": {"keys": ["plate"]}})
 
-
-@pytest.fixture(scope="module")
-def task(app: Celery) -> Any:
-    @app.task(base=RetryableTask, name="charge", shared=False)
+    @found.task(base=RetryableTask, name="charge", shared=False)
     def charge() -> None: ...
 
-    return app.tasks["charge"]
+    return found
 
 
 @pytest.fixture
-def maker(app: Celery) -> EventMaker:
-    return EventMaker(state_of(app), "celery@w")
+def task() -> Any:
+    return app().tasks["charge"]
+
+
+@pytest.fixture
+def maker() -> EventMaker:
+    return EventMaker(state_of(app()), "celery@w")
 
 
 def request(task: Any, **changes: Any) -> Any:
@@ -130,39 +132,18 @@ def test_an_event_names_the_place_where_a_task_waits_as_far_as_it_is_known(maker
     assert [event.due_at for event in found] == [NOW + timedelta(seconds=10), NOW + timedelta(seconds=7)]
 
 
-@cache
-def hostile_app() -> Celery:
-    app = app_of({"tiers": ["10s"]})
-
-    @app.task(base=RetryableTask, name="charge", shared=False)
-    def charge() -> None: ...
-
-    return app
-
-
-hostile = st.text(max_size=400) | st.sampled_from(
-    [
-        '"',
-        "\\",
-        "\0",
-        "\ud800",
-        "\x1f\x7f",
-        "‮",
-        "😀" * 300,
-        "x" * 1_000_000,
-        "{'token': '" * 1000,
-        "</script>",
-        "\n" * 999,
-    ]
-)
+HOSTILE = (
+    '"', "\\", "\0", "\ud800", "\x1f\x7f", "‮", "😀" * 300, "x" * 1_000_000, "{'token': '" * 1000, "</script>",
+    "\n" * 999,
+)  # fmt: skip
+hostile = st.text(max_size=400) | st.sampled_from(HOSTILE)
 
 
 @given(hostile, hostile, hostile, hostile, st.integers() | hostile)
 def test_every_event_of_a_hostile_message_can_be_read(
     name: str, text: str, args: str, route: str, number: object
 ) -> None:
-    app = hostile_app()
-    task, made = app.tasks["charge"], EventMaker(state_of(app), text)
+    task, made = app().tasks["charge"], EventMaker(state_of(app()), text)
     asked = request(
         task, id=name, root_id=text, parent_id=args, group=number, argsrepr=args, kwargsrepr=text,
         exchange=route, routing_key=route, **{h.GENERATION: number, h.CRASHES: number, h.FIRST_FAILED: number},
@@ -216,11 +197,8 @@ def test_rollups_and_undecodable_messages_have_events(maker: EventMaker) -> None
         ({"id": "t1", "x-death": [{"queue": "celery", "reason": "rejected", "count": 3}, 7], "retries": "x"}, {}, 3),
     ]
     for raw, properties, attempt in cases:
-        message: Any = SimpleNamespace(
-            properties=properties,
-            body=b"\xff{",
-            delivery_info={"exchange": "", "routing_key": "celery"},
-        )
+        route = {"exchange": "", "routing_key": "celery"}
+        message: Any = SimpleNamespace(properties=properties, body=b"\xff{", delivery_info=route)
         event = Event.from_json(
             maker.of_undecodable(message, raw, "celery", ValueError("password=hunter2"), AT, "undecodable")
         )

@@ -23,11 +23,8 @@ def test_places_that_pyarrow_opens_are_valid(url: str) -> None:
 @corpus(
     "url, error",
     [
-        ("history", "has to be absolute"),
-        ("./history", "has to be absolute"),
-        ("~/history", "has to be absolute"),
-        ("", "Write a URL"),
-        (7, "Write a URL"),
+        *((url, "has to be absolute") for url in ("history", "./history", "~/history")),
+        *((url, "Write a URL") for url in ("", 7)),
         ("ftp://host/history", "'ftp' is unknown. Known: file, s3"),
         ("file://srv/history", "three slashes"),
         ("/srv/\0", "unprintable characters"),

@@ -8,10 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay import redaction
-from celery_rmq_delay.redaction import DEFAULT, DEFAULT_KEYS, FAILED, LEFT_OUT, REDACTED, Redaction
+from celery_rmq_delay.redaction import DEFAULT, FAILED, LEFT_OUT, REDACTED, Redaction
+from celery_rmq_delay.redaction.keys import DEFAULT_KEYS
 from tests.support.corpus import corpus
-from tests.support.effort import assert_linear
 
 SECRET = "hunter2secretvalue"
 
@@ -123,39 +122,6 @@ def test_any_text_is_taken_and_its_limit_kept(text: str, limit: int) -> None:
     found = DEFAULT.text(text, limit)
     assert len(found) <= limit
     assert "\0" not in found
-    found.encode()
-
-
-UNITS = [
-    "a",
-    "password",
-    "password=",
-    "password='",
-    "://",
-    "://a@",
-    "{'token': ",
-    "token=(",
-    "\\",
-    "'",
-    "bearer ",
-    "\ud800",
-    "\0",
-    "token =",
-    "‮",
-    "pass_",
-    "--password ",
-    "-token-",
-    "token, ",
-    "://a:",
-    "://a:/",
-]
-
-
-@corpus("unit", UNITS)
-def test_a_megabyte_of_hostile_text_is_processed_quickly(unit: str) -> None:
-    assert_linear(lambda size: DEFAULT.text(unit * (size // len(unit))), 1_000_000)
-    found = DEFAULT.text(unit * (1_000_000 // len(unit)))
-    assert len(found) <= redaction.MAX_TEXT
     found.encode()
 
 

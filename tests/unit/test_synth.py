@@ -19,7 +19,7 @@ from celery_rmq_delay.analytics import synth
 from celery_rmq_delay.analytics.cli import main
 from celery_rmq_delay.events.schema import Event, event_id
 from celery_rmq_delay.exceptions import SettingsError
-from celery_rmq_delay.history.columns import COLUMNS, day_folder
+from celery_rmq_delay.history.tables import COLUMNS, day_folder
 from tests.support import ROOT
 from tests.support.corpus import corpus
 from tests.support.snippets import snippets

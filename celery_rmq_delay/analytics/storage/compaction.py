@@ -18,7 +18,7 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from ...exceptions import AnalyticsError
-from ...history.columns import day_folder
+from ...history.tables import day_folder
 from ..session import no_jobs_left
 from .files import Storage, local_path, open_storage, shared_folder, system_errors
 from .readers import Footer, Listed, Read, list_files, read_footers

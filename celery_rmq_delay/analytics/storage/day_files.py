@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from ...history.columns import day_folder
+from ...history.tables import day_folder
 from ..days import Days
 from ..schema import DAY
 

@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 )
 
 from ...exceptions import AnalyticsError
-from ...history.columns import COLUMNS, day_folder
+from ...history.tables import COLUMNS, day_folder
 from ..days import Days, day_of
 from ..schema import DAY, EVENTS, QUARANTINE
 from ..session import prepare

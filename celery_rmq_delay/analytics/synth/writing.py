@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ...exceptions import SettingsError
-from ...history.columns import day_folder
 from ...history.output import open_folder
+from ...history.tables import day_folder
 from . import failing
 from .failing import Episodes, World, draw_episodes, world_of
 from .rows import bad_files, bad_rows, duplicates_of, rollup_table, task_table

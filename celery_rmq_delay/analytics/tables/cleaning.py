@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...events.schema import KINDS, ROLLUP
-from ...history.columns import COLUMNS
+from ...history.tables import COLUMNS
 from ..schema import DAY, EVENTS, QUARANTINE
 from ..storage.readers import day_of_file
 

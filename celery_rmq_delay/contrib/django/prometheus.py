@@ -12,7 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 #: Seconds for which metrics of the tables are cached.
 MAX_AGE = 10.0
 
-_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
 #: Older tallies hardly change: their sum is read only once in this period.
 _SETTLED = timedelta(hours=2)
 
@@ -46,7 +45,7 @@ lateness = Histogram(
     "rmq_delay_retry_lateness_seconds",
     "Seconds from when a retry was due until it started: the way back to its queue, and the wait for a worker.",
     ["queue"],
-    buckets=_BUCKETS,
+    buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600),
     registry=None,
 )
 
@@ -110,8 +109,10 @@ def _up(value: int) -> Metric:
     return GaugeMetricFamily("rmq_delay_database_up", "Whether the tables could be read.", value=value)
 
 
-def _gauge(name: str, documentation: str, labels: list[str], samples: _Samples) -> Metric:
-    found = GaugeMetricFamily(name, documentation, labels=labels)
+def _metric(
+    name: str, documentation: str, labels: list[str], samples: _Samples, family: Any = GaugeMetricFamily
+) -> Metric:
+    found: Metric = family(name, documentation, labels=labels)
     for values, number in samples:
         found.add_metric(list(values), number)
     return found
@@ -122,13 +123,13 @@ def _parked() -> Iterator[Metric]:
 
     labels = ["queue", "tier"]
     found = [((each.queue, "exact" if each.tier is None else str(each.tier)), each) for each in stats.parked()]
-    yield _gauge("rmq_delay_parked", "Parked tasks.", labels, ((at, each.count) for at, each in found))
-    yield _gauge("rmq_delay_due", "Parked tasks that are due.", labels, ((at, each.due) for at, each in found))
+    yield _metric("rmq_delay_parked", "Parked tasks.", labels, ((at, each.count) for at, each in found))
+    yield _metric("rmq_delay_due", "Parked tasks that are due.", labels, ((at, each.due) for at, each in found))
     text = "Parked tasks without an event for a minute after they were due."
-    yield _gauge("rmq_delay_overdue", text, labels, ((at, each.overdue) for at, each in found))
+    yield _metric("rmq_delay_overdue", text, labels, ((at, each.overdue) for at, each in found))
     text = "When the first of the parked tasks is due."
     times = ((at, each.oldest_due.timestamp()) for at, each in found if each.oldest_due)
-    yield _gauge("rmq_delay_oldest_due_timestamp_seconds", text, labels, times)
+    yield _metric("rmq_delay_oldest_due_timestamp_seconds", text, labels, times)
 
 
 def _held() -> Iterator[Metric]:
@@ -139,12 +140,12 @@ def _held() -> Iterator[Metric]:
     exhausted = [each for each in found if each.state == TaskState.EXHAUSTED]
     unknown = [each for each in found if each.state == TaskState.UNKNOWN]
     text = "Exhausted tasks, which wait for an operator."
-    yield _gauge("rmq_delay_exhausted", text, ["queue"], (([each.queue], each.count) for each in exhausted))
+    yield _metric("rmq_delay_exhausted", text, ["queue"], (([each.queue], each.count) for each in exhausted))
     times = (([each.queue], each.since.timestamp()) for each in exhausted if each.since)
     text = "When the oldest of the exhausted tasks was exhausted."
-    yield _gauge("rmq_delay_oldest_exhausted_timestamp_seconds", text, ["queue"], times)
+    yield _metric("rmq_delay_oldest_exhausted_timestamp_seconds", text, ["queue"], times)
     text = "Tasks that were requeued without an answer from the broker."
-    yield _gauge("rmq_delay_outcome_unknown", text, ["queue"], (([each.queue], each.count) for each in unknown))
+    yield _metric("rmq_delay_outcome_unknown", text, ["queue"], (([each.queue], each.count) for each in unknown))
     text = "Messages that the collector could not read."
     yield GaugeMetricFamily("rmq_delay_unreadable_messages", text, value=UnreadableMessage.objects.count())
 
@@ -168,10 +169,8 @@ class _Totals:
         for total in (*self._settled, *stats.totals(since=self._boundary)):
             sums[total.queue, total.task].update({name: getattr(total, name) for name in _TOTALS})
         for name, text in _TOTALS.items():
-            counter = CounterMetricFamily(f"rmq_delay_tasks_{name}", text, labels=["queue", "task"])
-            for labels, counts in sums.items():
-                counter.add_metric(labels, counts[name])
-            yield counter
+            samples = ((labels, counts[name]) for labels, counts in sums.items())
+            yield _metric(f"rmq_delay_tasks_{name}", text, ["queue", "task"], samples, CounterMetricFamily)
 
 
 _TOTALS = {
@@ -187,12 +186,12 @@ def _operations() -> Iterator[Metric]:
 
     found = stats.operations()
     text = "Operations by kind and state."
-    yield _gauge("rmq_delay_operations", text, ["kind", "state"], (([o.kind, o.state], o.count) for o in found))
+    yield _metric("rmq_delay_operations", text, ["kind", "state"], (([o.kind, o.state], o.count) for o in found))
     outcomes: Counter[tuple[str, str]] = Counter()
     for each in found:
         outcomes.update({(each.kind, outcome): getattr(each, outcome) for outcome in stats.OUTCOMES})
     text = "Tasks of operations by outcome."
-    yield _gauge("rmq_delay_operation_tasks", text, ["kind", "outcome"], outcomes.items())
+    yield _metric("rmq_delay_operation_tasks", text, ["kind", "outcome"], outcomes.items())
 
 
 def _collectors() -> Iterator[Metric]:
@@ -201,22 +200,20 @@ def _collectors() -> Iterator[Metric]:
     found = list(CollectorStatus.objects.order_by("name"))
     labels = ["collector"]
     heartbeats = (([each.name], each.heartbeat_at.timestamp()) for each in found)
-    yield _gauge("rmq_delay_collector_heartbeat_timestamp_seconds", "Time of its last heartbeat.", labels, heartbeats)
+    yield _metric("rmq_delay_collector_heartbeat_timestamp_seconds", "Time of its last heartbeat.", labels, heartbeats)
     text = "Age of the youngest event of its last batch when it was written."
-    yield _gauge("rmq_delay_collector_lag_seconds", text, labels, (([each.name], each.lag_ms / 1000) for each in found))
+    yield _metric(
+        "rmq_delay_collector_lag_seconds", text, labels, (([each.name], each.lag_ms / 1000) for each in found)
+    )
     text = "Messages in the queues that it consumes, at its last count."
-    yield _gauge("rmq_delay_collector_waiting_messages", text, labels, (([each.name], each.waiting) for each in found))
+    yield _metric("rmq_delay_collector_waiting_messages", text, labels, (([each.name], each.waiting) for each in found))
     text = "Messages that the delay queues hold more than the table, beyond what is in flight, at its last comparison."
     samples = (([each.name], each.differs_by) for each in found)
-    yield _gauge("rmq_delay_collector_parked_difference", text, labels, samples)
-    events = CounterMetricFamily("rmq_delay_collector_events", "Events that it has written.", labels=labels)
-    messages = CounterMetricFamily(
-        "rmq_delay_collector_exhausted_messages", "Exhausted messages that it has written.", labels=labels
-    )
-    for each in found:
-        events.add_metric([each.name], each.events)
-        messages.add_metric([each.name], each.exhausted)
-    yield from (events, messages)
+    yield _metric("rmq_delay_collector_parked_difference", text, labels, samples)
+    samples, text = (([each.name], each.events) for each in found), "Events that it has written."
+    yield _metric("rmq_delay_collector_events", text, labels, samples, CounterMetricFamily)
+    samples, text = (([each.name], each.exhausted) for each in found), "Exhausted messages that it has written."
+    yield _metric("rmq_delay_collector_exhausted_messages", text, labels, samples, CounterMetricFamily)
 
 
 def _broker() -> Iterator[Metric]:
@@ -231,7 +228,7 @@ def _broker() -> Iterator[Metric]:
     parked = Counter({("", "exact"): counts.exact})
     for each in counts.tiers:  # several delays can have the same number: a task's own ladder has tiers, too
         parked[each.queue, str(each.tier)] += each.parked
-    yield _gauge("rmq_delay_broker_parked", "Messages in the delay queues.", ["queue", "tier"], parked.items())
+    yield _metric("rmq_delay_broker_parked", "Messages in the delay queues.", ["queue", "tier"], parked.items())
     waiting = {"exhausted": counts.exhausted, "events": counts.events}
     samples = (([kind], number) for kind, number in waiting.items() if number is not None)
-    yield _gauge("rmq_delay_broker_waiting", "Messages that wait for a collector.", ["kind"], samples)
+    yield _metric("rmq_delay_broker_waiting", "Messages that wait for a collector.", ["kind"], samples)

@@ -7,11 +7,11 @@ from struct import pack
 
 import amqp
 
-from celery_rmq_delay.contrib.django.collecting.batches import Sink, Writer
+from celery_rmq_delay.contrib.django.collecting.batches import Writer
+from celery_rmq_delay.contrib.django.collecting.consumer import Delivery
 from celery_rmq_delay.contrib.django.collecting.database import Database
-from celery_rmq_delay.contrib.django.collecting.deliveries import Delivery
+from celery_rmq_delay.contrib.django.collecting.facts import Reader
 from celery_rmq_delay.contrib.django.collecting.gathering import History
-from celery_rmq_delay.contrib.django.collecting.reading import Reader
 from celery_rmq_delay.events.schema import Event
 from celery_rmq_delay.redaction import DEFAULT
 
@@ -39,10 +39,7 @@ def batch(*events: Event) -> list[tuple[str, Delivery]]:
 
 
 def writer(
-    *sinks: Sink,
-    stop: threading.Event | None = None,
-    database: Database | None = None,
-    history: History | None = None,
+    *, stop: threading.Event | None = None, database: Database | None = None, history: History | None = None
 ) -> Writer:
     """Return a writer of the events' queue."""
-    return Writer(Reader(QUEUE, DEFAULT), database or Database(), stop or threading.Event(), sinks, history)
+    return Writer(Reader(QUEUE, DEFAULT), database or Database(), stop or threading.Event(), history)

@@ -22,10 +22,9 @@ from celery_rmq_delay.contrib.django.collecting.batches import Writer
 from celery_rmq_delay.contrib.django.collecting.collector import Collector, Options
 from celery_rmq_delay.contrib.django.collecting.consumer import Consumer
 from celery_rmq_delay.contrib.django.collecting.database import Database
+from celery_rmq_delay.contrib.django.collecting.facts import Reader
 from celery_rmq_delay.contrib.django.collecting.gathering import History, open_files
-from celery_rmq_delay.contrib.django.collecting.health import Health
-from celery_rmq_delay.contrib.django.collecting.reading import Reader
-from celery_rmq_delay.contrib.django.collecting.status import Status
+from celery_rmq_delay.contrib.django.collecting.status import Health, Status
 from celery_rmq_delay.events.queue import declare_events
 from celery_rmq_delay.events.schema import Event
 from tests.support import ROOT

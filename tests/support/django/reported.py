@@ -64,7 +64,7 @@ def event(task_id: str, kind: str = PARKED, attempt: int = 0, generation: int = 
 
 def fact(task_id: str, kind: str = PARKED, attempt: int = 0, generation: int = 0, **given: Any) -> Fact:
     """Return the collector's fact of `event`."""
-    return Fact(event(task_id, kind, attempt, generation, **given), task_id)
+    return Fact(event(task_id, kind, attempt, generation, **given))
 
 
 def message(

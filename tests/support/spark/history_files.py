@@ -12,8 +12,8 @@ from uuid import uuid4
 import pyarrow as pa
 from pyarrow import parquet
 
-from celery_rmq_delay.history.columns import COLUMNS, day_folder
 from celery_rmq_delay.history.output import CURRENT, Current, Manifest, manifest_of
+from celery_rmq_delay.history.tables import COLUMNS, day_folder
 from tests.support.spark.frames import Row
 
 _TYPES = {

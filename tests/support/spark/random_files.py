@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from celery_rmq_delay.analytics.synth.rows import SCHEMA
-from celery_rmq_delay.history.columns import day_folder
+from celery_rmq_delay.history.tables import day_folder
 from tests.support.spark import reference
 from tests.support.spark.random_histories import DAYS, RandomHistory, Row, first_day
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -36,13 +37,18 @@ class Alert:
     message: str
     frame: str
     fingerprint: str
-    url: str = ""
+    url: str
+
+    @property
+    def word(self) -> str:
+        """What happened to the tasks."""
+        return _WORDS.get(self.kind, self.kind)
 
     @property
     def headline(self) -> str:
         """One line, such as ``12 exhausted: requests.Timeout: no answer in <n> s``."""
         what = ": ".join(filter(None, (self.exception_type or self.reason or self.task, self.message)))
-        return f"{self.count} {_WORDS.get(self.kind, self.kind)}: {shortened(' '.join(what.split()), _MESSAGE)}"
+        return f"{self.count} {self.word}: {shortened(' '.join(what.split()), _MESSAGE)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; the time in ISO 8601, UTC."""
@@ -53,10 +59,9 @@ def subject(alerts: Sequence[Alert]) -> str:
     """Return the subject of a mail: one line."""
     if len(alerts) == 1:
         return shortened(_counted(alerts[0].count, alerts[0].headline.partition(" ")[2]), _SUBJECT)
-    kinds: dict[str, int] = {}
+    kinds: Counter[str] = Counter()
     for alert in alerts:
-        word = _WORDS.get(alert.kind, alert.kind)
-        kinds[word] = kinds.get(word, 0) + alert.count
+        kinds[alert.word] += alert.count
     counts = ", ".join(_counted(count, kind) for kind, count in kinds.items())
     return f"{counts} in {len(alerts)} failure groups"
 
@@ -72,10 +77,7 @@ def payload(alerts: Sequence[Alert]) -> dict[str, Any]:
 
 
 def slack(alerts: Sequence[Alert]) -> dict[str, Any]:
-    """Return a message for a webhook of Slack: a block per failure group, with a link, the most tasks first.
-
-    It has only documented keys: Slack's webhooks may refuse others.
-    """
+    """Return a message for Slack: a block per group, the most tasks first. Slack may refuse undocumented keys."""
     ordered = sorted(alerts, key=lambda alert: -alert.count)
     texts = [_block(alert) for alert in ordered[:_BLOCKS]]
     if len(ordered) > _BLOCKS:

@@ -42,9 +42,6 @@ class _Counted:
     since: datetime
     added_at: float
 
-    def and_then(self, later: _Counted) -> _Counted:
-        return replace(later, count=self.count + later.count, since=self.since, added_at=self.added_at)
-
 
 class Outbox:
     """Counts tasks, and sends the count of each failure group at most once in ``every`` seconds.
@@ -68,7 +65,8 @@ class Outbox:
         key = kind, group.fingerprint if group is not None else f"{record.name} {record.reason}"
         new = _Counted(record, 1, timezone.now(), time.monotonic())
         with self._changed:
-            if self._count(key, new) and self._thread is None:
+            self._count(key, new)
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"rmq-delay-{self._name}", daemon=True)
                 self._thread.start()
             self._changed.notify()
@@ -81,17 +79,16 @@ class Outbox:
         if self._thread is not None:
             self._thread.join(LAST_WORDS)
 
-    def _count(self, key: _Key, new: _Counted) -> bool:
-        so_far = self._counted.get(key)
-        if so_far is None and len(self._counted) >= MAX_GROUPS:
-            if not self._dropping:
-                logger.warning(
-                    "Alerts of more than %d failure groups wait for the %s: others are dropped", MAX_GROUPS, self._name
-                )
+    def _count(self, key: _Key, new: _Counted) -> None:
+        if before := self._counted.get(key):
+            count = before.count + new.count
+            self._counted[key] = replace(new, count=count, since=before.since, added_at=before.added_at)
+        elif len(self._counted) < MAX_GROUPS:
+            self._counted[key] = new
+        elif not self._dropping:
             self._dropping = True
-            return False
-        self._counted[key] = so_far.and_then(new) if so_far else new
-        return True
+            text = "Alerts of more than %d failure groups wait for the %s: others are dropped"
+            logger.warning(text, MAX_GROUPS, self._name)
 
     def _run(self) -> None:
         closing = False

@@ -22,11 +22,8 @@ EARLY = 1.0
 Observe = Callable[[str, float], object]
 
 
-def notify(new: Sequence[Event], observe: Observe | None = None) -> None:
-    """Send signals for new events, and observe how late retries started. Never raises: the batch is committed.
-
-    ``observe`` is called with the queue and the lateness, in seconds, of each retry.
-    """
+def notify(new: Sequence[Event], observe: Observe | None) -> None:
+    """Send signals for new events, and observe how late retries started. Never raises: the batch is committed."""
     try:
         in_order = sorted(new, key=lambda event: event.occurred_at)
         announce(
@@ -46,26 +43,15 @@ def lateness(new: Sequence[Event]) -> Iterator[tuple[str, float]]:
 
     The event of the previous attempt has the due time. Retries that were run by hand before it are left out.
     """
-    started = {
-        (event.task_id or "", event.life or FIRST_LIFE, event.generation, event.attempt - 1): (
-            event.queue,
-            event.started_at,
-        )
-        for event in [event for event in new if event.started_at and event.attempt][:SAMPLE]
-    }
-    for key, due_at in _dues({task_id for task_id, *_ in started}):
-        queue, started_at = started.get(key, ("", None))
-        if started_at is not None and (seconds := (started_at - due_at).total_seconds()) > -EARLY:
+    started: dict[tuple[str, str, int, int], tuple[str, datetime]] = {}
+    for event in new:
+        if event.started_at and event.attempt and len(started) < SAMPLE:
+            key = event.task_id or "", event.life or FIRST_LIFE, event.generation, event.attempt - 1
+            started[key] = event.queue, event.started_at
+    task_ids = {task_id for task_id, *_ in started}
+    before = Attempt.objects.filter(record__task_id__in=task_ids, due_at__isnull=False).order_by()
+    columns = "record__task_id", "record__life", "generation", "attempt", "due_at"
+    for task_id, life, generation, attempt, due_at in before.values_list(*columns):
+        queue, started_at = started.get((task_id, life, generation, attempt), ("", None))
+        if started_at and due_at and (seconds := (started_at - due_at).total_seconds()) > -EARLY:
             yield queue, max(0.0, seconds)
-
-
-def _dues(task_ids: set[str]) -> Iterator[tuple[tuple[str, str, int, int], datetime]]:
-    """Yield (task id, life, generation, attempt) and the due time of the next attempt, of these tasks."""
-    if not task_ids:
-        return
-    rows = Attempt.objects.filter(record__task_id__in=task_ids, due_at__isnull=False)
-    for task_id, life, generation, attempt, due_at in rows.order_by().values_list(
-        "record__task_id", "record__life", "generation", "attempt", "due_at"
-    ):
-        if due_at is not None:
-            yield (task_id, life, generation, attempt), due_at

@@ -9,18 +9,21 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from django.db import DatabaseError, DataError, Error, IntegrityError, reset_queries
 
 from ....amqp.link import Backoff
-from ....events.schema import ROLLUP_SECONDS
+from ....events.schema import ROLLUP, ROLLUP_SECONDS, Event
 from ....exceptions import AbandonedError, HistoryError, RmqDelayError
 from ..transactions import retried
 from .database import Database
-from .deliveries import Delivery
-from .facts import Fact
-from .reading import Reader, Reading, Rollup, Unreadable, unreadable
+from .facts import Fact, Reader, Reading, Unreadable
+from .facts import unreadable as unreadable_because
+from .gathering import History
+
+if TYPE_CHECKING:
+    from .consumer import Delivery
 
 logger = logging.getLogger(__name__)
 
@@ -29,20 +32,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 
 #: SQLSTATE classes of errors that a row causes: data, integrity, a limit of the program.
 _ABOUT_DATA = ("22", "23", "54")
-
-
-class Sink(Protocol):
-    """A destination of batches: `Database`, `History`."""
-
-    def write(self, batch: Sequence[Reading]) -> None:
-        """Write a batch: it is stored when this returns, and writing it again changes nothing."""
-
-
-class GatheringSink(Sink, Protocol):
-    """A destination where batches are stored only after `flush`: `History`."""
-
-    def flush(self) -> None:
-        """Store everything that was written so far. Raises `HistoryError`: then it may be called again."""
 
 
 @dataclass(frozen=True)
@@ -56,30 +45,22 @@ class Item:
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: messages, unreadable ones among them, and the age of the youngest event (milliseconds)."""
+    """What was written: how many unreadable messages, and the age of the youngest event (milliseconds)."""
 
-    count: int
     unreadable: int
     lag_ms: int
 
 
 class Writer:
-    """Writes batches into database, ``sinks`` and ``history``, in this order and in one thread.
+    """Writes batches into database and ``history``, in this order and in one thread.
 
     ``stop`` ends the retries while the database is down or the disk is full.
     """
 
     def __init__(
-        self,
-        reader: Reader,
-        database: Database,
-        stop: threading.Event,
-        sinks: Sequence[Sink] = (),
-        history: GatheringSink | None = None,
+        self, reader: Reader, database: Database, stop: threading.Event, history: History | None = None
     ) -> None:
-        self._reader, self._database, self._stop = reader, database, stop
-        self._history = history
-        self._sinks: Sequence[Sink] = (database, *sinks) if history is None else (database, *sinks, history)
+        self._reader, self._database, self._stop, self._history = reader, database, stop, history
         #: The present problem; None while there is none.
         self.problem: str | None = None
 
@@ -89,17 +70,16 @@ class Writer:
         return self._history is not None
 
     def write(self, batch: Sequence[tuple[str, Delivery]]) -> Written:
-        """Write a batch, with retries; where the writer `gathers`, it is stored only after `flush`.
-
-        Raises `AbandonedError` when ``stop`` is set before every sink has taken it.
-        """
+        """Write a batch, with retries; `flush` stores it if the writer `gathers`. Raises `AbandonedError` at a stop."""
         items = [Item(queue, delivery, self._reader.read(queue, delivery)) for queue, delivery in batch]
         self.held(lambda: self._write(items))
         reset_queries()  # with DEBUG Django keeps the last 9,000, and each of these has the rows of a batch
-        times = [_over(each.reading) for each in items if isinstance(each.reading, (Fact, Rollup))]
+        times = [_over(each.reading.event) for each in items if isinstance(each.reading, Fact)]
         lag = (datetime.now(timezone.utc) - max(times)).total_seconds() * 1000 if times else 0
-        _log_unreadable(items)
-        return Written(len(items), sum(map(_is_unreadable, items)), max(0, round(lag)))
+        unreadable = Counter(each.queue for each in items if _is_unreadable(each))
+        for queue, count in unreadable.items():  # their errors quote their contents: no log has them
+            logger.warning("Unreadable messages of %s were kept: %s. The admin shows their errors", queue, count)
+        return Written(sum(unreadable.values()), max(0, round(lag)))
 
     def flush(self) -> None:
         """Store everything that was written so far, with retries. Raises `AbandonedError` as `write` does."""
@@ -128,10 +108,12 @@ class Writer:
             self._database.connection.close()
 
     def _write(self, items: Sequence[Item], *, again: bool = True) -> None:
-        """Write these; where a sink refuses one of them, the others are written all the same."""
+        """Write these; where one of them is refused, the others are written all the same."""
         try:
-            for sink in self._sinks:
-                sink.write([item.reading for item in items if item.reading is not None])
+            readings = [item.reading for item in items if item.reading is not None]
+            self._database.write(readings)
+            if self._history is not None:
+                self._history.write(readings)
         except Exception as error:
             if not is_about_data(error):
                 raise
@@ -150,20 +132,13 @@ class Writer:
             raise DatabaseError(f"A message of {item.queue} can be stored in no table: {error}") from error
         what = type(error).__name__  # its text may quote the row
         logger.error("A message of %s cannot be written (%s): it is kept as an unreadable message", item.queue, what)
-        kept = unreadable(item.queue, item.delivery, error, self._reader.redaction)
+        kept = unreadable_because(item.queue, item.delivery, error, self._reader.redaction)
         self._write([Item(item.queue, item.delivery, kept)], again=False)
 
 
-def _over(reading: Fact | Rollup) -> datetime:
+def _over(event: Event) -> datetime:
     """Return when the reported period ended: a rollup is sent at the end of its `ROLLUP_SECONDS`."""
-    span = ROLLUP_SECONDS if isinstance(reading, Rollup) else 0
-    return reading.event.occurred_at + timedelta(seconds=span)
-
-
-def _log_unreadable(items: Sequence[Item]) -> None:
-    """Log how many messages of each queue could not be read. Their errors quote their contents: no log has them."""
-    for queue, count in Counter(each.queue for each in items if _is_unreadable(each)).items():
-        logger.warning("Unreadable messages of %s were kept: %s. The admin shows their errors", queue, count)
+    return event.occurred_at + timedelta(seconds=ROLLUP_SECONDS if event.kind == ROLLUP else 0)
 
 
 def _is_unreadable(item: Item) -> bool:

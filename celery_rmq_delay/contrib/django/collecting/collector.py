@@ -12,15 +12,23 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from ....amqp.link import Backoff
 from ....exceptions import AbandonedError
-from .batches import Writer, Written
-from .consumer import CONNECTION_ERRORS, Consumer
-from .deliveries import Delivery
-from .health import Health
-from .status import Status
+from ....fence import process_name
+from ..alerts.notifier import notifying
+from ..broker import delay
+from ..conf import conf
+from .batches import Writer
+from .consumer import CONNECTION_ERRORS, Consumer, Delivery
+from .database import Database
+from .facts import Reader
+from .gathering import History, open_files
+from .status import Health, Status, metrics, serving
 
 logger = logging.getLogger(__name__)
 
@@ -61,24 +69,13 @@ class Options:
         return min(MAX_PREFETCH, PREFETCH_BATCHES * self.batch + (2 * FILE_MESSAGES if gathers else 0))
 
 
-@dataclass
-class _Batch:
-    messages: Sequence[tuple[str, Delivery]]
-    future: Future[Written]
-    tag: int = field(init=False)
-    size: int = field(init=False)
+@dataclass(frozen=True)
+class _Work:
+    """A batch that is being written, or history files with all messages up to ``tag``."""
 
-    def __post_init__(self) -> None:
-        self.tag = self.messages[-1][1].delivery_tag
-        self.size = sum(delivery.size for _, delivery in self.messages)
-
-
-@dataclass
-class _Flush:
-    """The files with all messages up to ``tag``."""
-
+    future: Future[Any]
     tag: int
-    future: Future[None]
+    messages: Sequence[tuple[str, Delivery]] = ()
     size: int = 0
 
 
@@ -91,7 +88,7 @@ class _Gathered:
     size: int = 0
     since: float = 0.0
 
-    def add(self, batch: _Batch) -> None:
+    def add(self, batch: _Work) -> None:
         self.since = self.since or time.monotonic()
         self.tag = batch.tag
         self.count += len(batch.messages)
@@ -117,7 +114,7 @@ class Collector:
         self._options, self._consumer, self._writer = options, consumer, writer
         self._status, self._health, self._stop = status, health, stop
         self._thread = ThreadPoolExecutor(1, "rmq-delay-writer")
-        self._under_way: deque[_Batch | _Flush] = deque()
+        self._under_way: deque[_Work] = deque()
         self._gathered = _Gathered()
         self._saving: Future[None] = Future()
         self._saving.set_result(None)
@@ -143,8 +140,8 @@ class Collector:
                 with self._consumer.connected():
                     backoff.reset()
                     logger.info("Connected to the broker")
-                    if self._serve():
-                        break
+                    self._serve()
+                    break
             except CONNECTION_ERRORS as error:
                 self._health.problem = f"The broker: {type(error).__name__}: {error}"
                 pause = backoff.pause()
@@ -169,8 +166,8 @@ class Collector:
             self._stop.set()
         return self._stop.is_set()
 
-    def _serve(self) -> bool:
-        """Collect on one connection; return True when the collector is done."""
+    def _serve(self) -> None:
+        """Collect on one connection, until the collector is done."""
         self._next_count = 0.0
         while not self._must_stop():
             self._count_queues()
@@ -179,9 +176,8 @@ class Collector:
             self._cut(all_of_it=False)
             self._secure(all_of_it=self._options.once and self._is_quiet and not self._under_way)
             if self._options.once and self._empty_counts > 1:
-                return True
+                return
         self._finish()
-        return True
 
     def _receive(self) -> None:
         received = self._consumer.received
@@ -208,31 +204,28 @@ class Collector:
             if not (is_full or all_of_it or (is_old and not self._under_way)):
                 return
             messages = consumer.take(options.batch, BATCH_BYTES)
-            self._under_way.append(_Batch(messages, self._thread.submit(self._writer.write, messages)))
+            future = self._thread.submit(self._writer.write, messages)
+            size = sum(delivery.size for _, delivery in messages)
+            self._under_way.append(_Work(future, messages[-1][1].delivery_tag, messages, size))
             self._first_at = time.monotonic()
 
     def _settle(self) -> None:
         """Ack stored batches. Raises `AbandonedError`: then nothing more may be acked on this connection."""
         while self._under_way and self._under_way[0].future.done():
-            self._settle_one(self._under_way.popleft())
-
-    def _settle_one(self, work: _Batch | _Flush) -> None:
-        if isinstance(work, _Flush):
-            work.future.result()
-            self._consumer.ack(work.tag)
-            return
-        written = work.future.result()
-        if self._writer.gathers:
-            self._gathered.add(work)
-        else:
-            self._consumer.ack(work.tag)
-        self._status.count(work.messages, written)
+            work = self._under_way.popleft()
+            written = work.future.result()
+            if work.messages and self._writer.gathers:
+                self._gathered.add(work)
+            else:
+                self._consumer.ack(work.tag)
+            if work.messages:
+                self._status.count(work.messages, written)
 
     def _secure(self, *, all_of_it: bool) -> None:
         """Start writing the history files of gathered messages: when they are due, or at once."""
         held = self._gathered
         if held.is_due(self._options.file_age) or (all_of_it and held.count):
-            self._under_way.append(_Flush(held.tag, self._thread.submit(self._writer.flush)))
+            self._under_way.append(_Work(self._thread.submit(self._writer.flush), held.tag))
             self._gathered = _Gathered()
 
     def _count_queues(self) -> None:
@@ -258,3 +251,25 @@ class Collector:
             self._settle()
             self._secure(all_of_it=not self._under_way)
             self._consumer.pause(_BUSY)
+
+
+def collect(options: Options, health_file: Path | None, http: str | None, stop: threading.Event) -> None:
+    """Collect until ``stop`` or the options end it; ``http`` is the address of the pages. Raises `RmqDelayError`."""
+    app_side = delay()
+    settings = app_side.settings
+    events, exhausted = settings.names.events, settings.exhausted_queue
+    # Where messages are not stored, exhausted ones stay in their queue.
+    queues = [events] if conf().store_payload == "never" else [events, exhausted]
+    history = None if (place := conf().history_url) is None else History(open_files(place))
+    page, observe = metrics()
+    database, health = Database(observe if http else None), Health(health_file)
+    database.check()
+    writer = Writer(Reader(events, settings.redaction), database, stop, history=history)
+    status = Status(process_name(), events, database, writer)
+    consumer = Consumer(app_side, queues, options.prefetch(gathers=writer.gathers))
+    pages = {"/healthz": health.page, "/metrics": page}
+    with notifying(), serving(http, pages) if http else nullcontext():
+        used = database.connection
+        logger.info("Collecting from %s into the database %s (%s)", ", ".join(queues), used.alias, used.vendor)
+        Collector(options, consumer, writer, status, health, stop).run()
+    logger.info("Ended: %s", status.summary)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from struct import unpack_from
 from typing import TYPE_CHECKING, Any
 
 import amqp
 import kombu
+from amqp import serialization, spec
 
 from ....amqp.apply import ready_counts
+from ....amqp.connections import assembling
 from ....commands import command
 from ....events.queue import declare_events
 from ....exceptions import TopologyError
-from .deliveries import Delivery, frame_handler
 
 if TYPE_CHECKING:
     from ....app.state import AppState
@@ -27,6 +29,40 @@ logger = logging.getLogger(__name__)
 HEARTBEAT = 60
 #: Errors of a connection that is lost or cannot be opened.
 CONNECTION_ERRORS = (OSError, amqp.AMQPError)
+_DELIVER = bytes((0, spec.Basic.Deliver[0], 0, spec.Basic.Deliver[1]))
+#: Class id, weight and body size stand before the properties.
+_PROPERTIES_AT = 12
+
+
+class Delivery:
+    """One message and its route, as bytes: decoding properties while a frame is read takes time, and can fail."""
+
+    __slots__ = ("_header", "_method", "_tag_end", "body", "consumer_tag", "delivery_tag")
+
+    def __init__(self, method: bytes, header: bytes, body: bytes) -> None:
+        self._method, self._header, self.body = method, header, body
+        self._tag_end = 5 + method[4]
+        self.consumer_tag = method[5 : self._tag_end].decode()
+        (self.delivery_tag,) = unpack_from(">Q", method, self._tag_end)
+
+    @property
+    def properties(self) -> bytes:
+        """The properties with the headers, as AMQP encodes them."""
+        return self._header[_PROPERTIES_AT:]
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        return len(self.body) + len(self._header)
+
+    def message(self) -> amqp.Message:
+        """Return the message, decoded except its body. Raises the errors of py-amqp's decoding."""
+        message = amqp.Message(self.body)
+        message.inbound_header(self._header)
+        (_redelivered, exchange, routing_key), _ = serialization.loads("bss", self._method, self._tag_end + 8)
+        message.delivery_info = {"exchange": exchange, "routing_key": routing_key, "delivery_tag": self.delivery_tag}
+        message.properties.setdefault("application_headers", {})
+        return message
 
 
 class Consumer:
@@ -67,10 +103,7 @@ class Consumer:
             connection.collect()
 
     def count(self) -> dict[str, int]:
-        """Return how many messages are ready in each queue, and consume queues that exist by now.
-
-        The events queue is declared where the settings allow that; the exhausted queue belongs to the ladders.
-        """
+        """Return the ready messages of each queue; declare the events queue if permitted, consume queues that exist."""
         assert self._connection is not None, "not connected"  # noqa: S101 - for mypy
         names, events = list(self._tags.values()), self._delay.settings.names.events
         counts = ready_counts(self._connection, names)
@@ -138,3 +171,39 @@ class Consumer:
     def ack(self, delivery_tag: int) -> None:
         """Ack everything up to a delivery."""
         self._channel.basic_ack(delivery_tag, multiple=True)
+
+
+def frame_handler(take: Callable[[Delivery], object]) -> Callable[..., Callable[[Any], bool]]:
+    """Return a ``frame_handler`` for `amqp.Connection` that passes all deliveries to ``take``."""
+
+    def make(connection: Any, callback: Any) -> Callable[[Any], bool]:
+        def receive(_channel: int, found: _Incoming) -> None:
+            take(Delivery(bytes(found.method), bytes(found.header), b"".join(found.chunks)))
+
+        return assembling(connection, callback, _begin, receive)
+
+    return make
+
+
+def _begin(method: bytes) -> _Incoming | None:
+    return _Incoming(method) if method[:4] == _DELIVER else None
+
+
+class _Incoming:
+    """A message that is being received."""
+
+    __slots__ = ("chunks", "header", "method", "missing", "ready")
+
+    def __init__(self, method: bytes) -> None:
+        self.method, self.header, self.chunks = method, b"", list[bytes]()
+        self.missing, self.ready = 0, False
+
+    def inbound_header(self, buf: bytes) -> None:
+        self.header = buf
+        (self.missing,) = unpack_from(">Q", buf, 4)
+        self.ready = not self.missing
+
+    def inbound_body(self, buf: bytes) -> None:
+        self.chunks.append(buf)
+        self.missing -= len(buf)
+        self.ready = self.missing <= 0

@@ -1,4 +1,4 @@
-"""Parses one message into a `Fact` for the tables. No I/O.
+"""Reads one message into a `Fact` for the tables; an unreadable one is kept as it is. No I/O.
 
 An exhausted message has the data of the event of its last attempt, and also the traceback and the message itself. Both
 have the same `event_id`: the second to arrive only fills gaps.
@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import amqp
 from celery.utils.saferepr import saferepr
@@ -26,6 +26,9 @@ from ....redaction import Redaction, shortened
 from ..messages import StoredMessage, call_digest, stored
 from ..messages import fingerprint as digest_of
 from ..models import TaskState
+
+if TYPE_CHECKING:
+    from .consumer import Delivery
 
 #: The states that events lead to; operations write the other states themselves.
 STATES = {
@@ -48,17 +51,18 @@ RANKS = {
 _NO_ID = "no-id-"
 #: The most characters of the arguments of a message of protocol 1, before they are shortened for the table.
 _MAX_REPR = 1024
+#: The most characters of the error of an unreadable message.
+MAX_ERROR = 2_000
 
 
 @dataclass(frozen=True)
 class Fact:
     """The content of an event or an exhausted message; ``message`` is the latter as it is stored.
 
-    Then ``digest`` identifies the message, and ``call`` its call.
+    Then ``digest`` identifies the message, and ``call`` its call. Only a rollup has no task.
     """
 
     event: Event
-    task_id: str
     traceback: str = ""
     message: StoredMessage | None = None
     digest: str = ""
@@ -67,7 +71,7 @@ class Fact:
     @property
     def key(self) -> tuple[str, str]:
         """The key of the task's row: its id and life."""
-        return self.task_id, self.event.life or h.FIRST_LIFE
+        return self.event.task_id or "", self.event.life or h.FIRST_LIFE
 
     @property
     def state(self) -> TaskState | None:
@@ -83,8 +87,48 @@ class Fact:
     def apart(self) -> Fact:
         """Return the fact for a row of the message's own."""
         event, life = self.event, self.digest[: h.MAX_LIFE]
-        own_id = event_id(self.task_id, event.generation, event.attempt, event.kind, life)
+        own_id = event_id(self.key[0], event.generation, event.attempt, event.kind, life)
         return replace(self, event=replace(event, life=life, event_id=own_id))
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A message that the collector cannot read, and the error. ``headers`` are all its AMQP properties, encoded."""
+
+    digest: str
+    queue: str
+    error: str
+    body: bytes
+    headers: bytes
+
+
+Reading = Fact | Unreadable
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads the messages of the two queues."""
+
+    events_queue: str
+    redaction: Redaction
+
+    def read(self, queue: str, delivery: Delivery) -> Reading | None:
+        """Return the content of a message of ``queue``; None where another message has it."""
+        try:
+            if queue == self.events_queue:
+                event = Event.from_json(delivery.body)
+                # The event of an undecodable message without an id: the message itself is in the exhausted queue.
+                return Fact(event) if event.task_id or event.kind == events.ROLLUP else None
+            return of_exhausted(delivery.message(), self.redaction)
+        except Exception as error:  # noqa: BLE001 - a hostile message must not stop the others
+            return unreadable(queue, delivery, error, self.redaction)
+
+
+def unreadable(queue: str, delivery: Delivery, error: BaseException, redaction: Redaction) -> Unreadable:
+    """Return a message that cannot be read or written because of ``error``, as it is kept."""
+    digest = hashlib.sha256(b"\0".join((queue.encode(), delivery.properties, delivery.body))).hexdigest()
+    text = redaction.text(f"{type(error).__name__}: {error}", MAX_ERROR)
+    return Unreadable(digest, queue, text, delivery.body, delivery.properties)
 
 
 def of_exhausted(message: amqp.Message, redaction: Redaction) -> Fact:
@@ -129,7 +173,7 @@ def of_exhausted(message: amqp.Message, redaction: Redaction) -> Fact:
         kwargs_preview=redaction.text(body.get("kwargs") or raw.get("kwargsrepr"), events.MAX_PREVIEW),
         life=life,
     )
-    return Fact(event, task_id, traceback, kept, digest, call_digest(kept))
+    return Fact(event, traceback, kept, digest, call_digest(kept))
 
 
 def _of_body(raw: Mapping[str, Any], kept: StoredMessage, redaction: Redaction) -> Mapping[str, Any]:

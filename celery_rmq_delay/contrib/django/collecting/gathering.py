@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ....events.schema import Event
 from ....exceptions import HistoryError
-from ....history.columns import day_folder
+from ....history.tables import day_folder
 from ....history.url import checked
-from .reading import Reading, Unreadable
+from .facts import Reading, Unreadable
 
 if TYPE_CHECKING:
     from ..history_files import HistoryFiles
@@ -21,14 +21,11 @@ class History:
 
     def __init__(self, files: HistoryFiles) -> None:
         self._files = files
-        #: By day and event ids: a batch that is written again is not gathered twice.
-        self._tables: dict[tuple[str, tuple[str, ...]], Any] = {}
+        #: By day, then by event ids: a batch that is written again is not gathered twice.
+        self._tables: dict[str, dict[tuple[str, ...], Any]] = {}
 
     def write(self, batch: Sequence[Reading]) -> None:
-        """Gather the events of a batch: `flush` stores them.
-
-        Raises `pyarrow.ArrowException` for a value that does not fit its column.
-        """
+        """Gather the events of a batch. Raises `pyarrow.ArrowException` for a value that does not fit its column."""
         from ..history_files import table_of
 
         days: dict[str, list[Event]] = defaultdict(list)
@@ -36,24 +33,18 @@ class History:
             if not isinstance(reading, Unreadable):
                 days[day_folder(reading.event.occurred_at)].append(reading.event)
         for day, events in days.items():
-            self._tables[day, tuple(event.event_id for event in events)] = table_of([vars(each) for each in events])
+            ids = tuple(event.event_id for event in events)
+            self._tables.setdefault(day, {})[ids] = table_of([vars(each) for each in events])
 
     def flush(self) -> None:
         """Write the gathered events; stored when this returns. Raises `HistoryError`: the rest stays gathered."""
-        days: dict[str, list[tuple[str, tuple[str, ...]]]] = defaultdict(list)
-        for key in self._tables:
-            days[key[0]].append(key)
-        for day, keys in days.items():
-            self._files.write(day, [self._tables[key] for key in keys])
-            for key in keys:
-                del self._tables[key]
+        for day in list(self._tables):
+            self._files.write(day, list(self._tables[day].values()))
+            del self._tables[day]
 
 
 def open_files(url: str) -> HistoryFiles:
-    """Return the files under ``url``; nothing is opened yet.
-
-    Raises `HistoryError` where the URL cannot be used, or pyarrow is not installed.
-    """
+    """Return the files under ``url``, none open yet. Raises `HistoryError` for a bad URL, or without pyarrow."""
     try:
         from ..history_files import HistoryFiles
     except ImportError as error:

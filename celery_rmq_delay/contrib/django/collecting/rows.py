@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -13,8 +13,7 @@ from ....events.schema import Event
 from ....headers import printable
 from ..messages import StoredMessage
 from ..models import LookupValue, TaskState
-from .facts import Fact
-from .reading import Unreadable
+from .facts import Fact, Unreadable
 from .statements import COUNTERS
 
 Row = dict[str, Any]
@@ -31,6 +30,14 @@ _COUNTED = {
     events.ROLLUP: "succeeded",
 }
 _LONGEST_REASON = 32
+_OF_BOTH = ("generation", "attempt", "worker", "tier", "delay_ms", "due_at")
+_OF_RECORD = (*_OF_BOTH, "queue", "max_retries", "crashes", "first_failed_at")
+_TEXTS_OF_RECORD = (
+    "root_id", "parent_id", "exchange", "routing_key", "delay_queue", "exception_type", "exception_message",
+    "args_preview", "kwargs_preview",
+)  # fmt: skip
+_OF_ATTEMPT = (*_OF_BOTH, "event_id", "kind", "occurred_at", "runtime_ms")
+_TEXTS_OF_ATTEMPT = ("exception_type", "exception_message", "frame")
 
 
 def waves(facts: Iterable[Fact]) -> Iterator[list[Fact]]:
@@ -53,37 +60,18 @@ def record(fact: Fact, groups: Mapping[str, int], now: datetime) -> Row:
     event, state, (task_id, life) = fact.event, fact.state, fact.key
     at = event.occurred_at
     return {
+        **_of_event(event, _OF_RECORD, _TEXTS_OF_RECORD),
         "task_id": task_id,
         "life": life,
-        "root_id": event.root_id or "",
-        "parent_id": event.parent_id or "",
         "canvas_id": event.group_id or "",
         "name": event.task,
         "state": state.value if state else "",
         "changed_at": now,
-        "queue": event.queue,
-        "exchange": event.exchange or "",
-        "routing_key": event.routing_key or "",
-        "worker": event.worker,
-        "generation": event.generation,
-        "attempt": event.attempt,
-        "max_retries": event.max_retries,
-        "crashes": event.crashes,
-        "tier": event.tier,
-        "delay_ms": event.delay_ms,
-        "delay_queue": event.delay_queue or "",
         "ladder_ms": json.dumps(event.ladder_ms),
         "parked_at": at if state is TaskState.PARKED else None,
-        "due_at": event.due_at,
-        "first_failed_at": event.first_failed_at,
         "exhausted_at": at if state is TaskState.EXHAUSTED else None,
         "recovered_at": at if state is TaskState.RECOVERED else None,
-        "exception_type": event.exception_type or "",
-        "exception_message": event.exception_message or "",
-        "reason": _reason(event),
         "failure_group_id": groups.get(event.fingerprint) if event.fingerprint else None,
-        "args_preview": event.args_preview or "",
-        "kwargs_preview": event.kwargs_preview or "",
         "call_digest": fact.call,
         "is_named": event.life is not None,
     }
@@ -109,29 +97,18 @@ def runs(facts: Iterable[Fact]) -> list[Row]:
 
 def attempt(fact: Fact, record_id: int) -> Row:
     """Return the row of one attempt of the task with that record."""
-    event = fact.event
+    found = _of_event(fact.event, _OF_ATTEMPT, _TEXTS_OF_ATTEMPT)
+    return {**found, "record_id": record_id, "traceback": fact.traceback}
+
+
+def _of_event(event: Event, names: Iterable[str], texts: Iterable[str]) -> Row:
+    """Return columns with the names of an event's fields; ``texts`` are empty where the event has none."""
+    found = vars(event)
     return {
-        "event_id": event.event_id,
-        "record_id": record_id,
-        "kind": event.kind,
-        "generation": event.generation,
-        "attempt": event.attempt,
-        "occurred_at": event.occurred_at,
-        "runtime_ms": event.runtime_ms,
-        "worker": event.worker,
-        "tier": event.tier,
-        "delay_ms": event.delay_ms,
-        "due_at": event.due_at,
-        "exception_type": event.exception_type or "",
-        "exception_message": event.exception_message or "",
-        "frame": event.frame or "",
-        "traceback": fact.traceback,
-        "reason": _reason(event),
+        **{name: found[name] for name in names},
+        **{name: found[name] or "" for name in texts},
+        "reason": (event.reason or "")[:_LONGEST_REASON],
     }
-
-
-def _reason(event: Event) -> str:
-    return (event.reason or "")[:_LONGEST_REASON]
 
 
 def payload(kept: StoredMessage, generation: int, record_id: int, now: datetime) -> Row:
@@ -208,9 +185,7 @@ def _slot(at: datetime) -> datetime:
     return at - (at - _EPOCH) % SLOT
 
 
-def distinct(attempts: Iterable[Row]) -> list[Row]:
+def distinct(attempts: Sequence[Row]) -> list[Row]:
     """Return the first row of each event, in the order of the event ids."""
-    found: dict[str, Row] = {}
-    for row in attempts:
-        found.setdefault(row["event_id"], row)
+    found = {row["event_id"]: row for row in reversed(attempts)}
     return [found[key] for key in sorted(found)]

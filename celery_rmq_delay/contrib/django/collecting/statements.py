@@ -6,13 +6,11 @@ RETURNING in SQLite does not accept them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..models import Operation, TaskState
 from .facts import RANKS
-
-Columns = dict[str, str]
 
 _RECORDS = "rmq_delay_taskrecord"
 _ATTEMPTS = "rmq_delay_attempt"
@@ -21,16 +19,32 @@ _COLLECTED = "rmq_delay_collectedmessage"
 _TALLIES = "rmq_delay_tally"
 _GROUPS = "rmq_delay_failuregroup"
 
+COUNTERS = ("parked", "recovered", "exhausted", "succeeded")
+#: The types of columns in PostgreSQL; all others are "text".
+TYPES = {
+    **dict.fromkeys(("generation", "attempt", "max_retries", "crashes", "tier"), "integer"),
+    **dict.fromkeys(("delay_ms", "runtime_ms", "failure_group_id", "record_id", *COUNTERS), "bigint"),
+    **dict.fromkeys(("ladder_ms", "properties"), "jsonb"),
+    **dict.fromkeys(("body", "headers"), "bytea"),
+    **dict.fromkeys(("is_named", "muted"), "boolean"),
+    **dict.fromkeys(
+        ("changed_at", "parked_at", "due_at", "first_failed_at", "exhausted_at", "recovered_at", "ran_at", "slot",
+         "occurred_at", "stored_at", "received_at", "counted_at", "first_seen", "last_seen"), "timestamptz",
+    ),
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Statement:
-    """An SQL statement; ``columns`` are those that it takes from each row, with their types in PostgreSQL."""
+    """An SQL statement; ``columns`` are those that it takes from each row."""
 
     sql: str
-    columns: Columns
+    columns: Sequence[str]
 
 
-def _insert(table: str, columns: Columns, conflict: str, returning: str = "", more: Columns | None = None) -> Statement:
+def _insert(
+    table: str, columns: Sequence[str], conflict: str, returning: str = "", more: Sequence[str] = ()
+) -> Statement:
     """Return an INSERT; ``more`` are columns that only the rows have, not the table, for use in ``conflict``."""
     names = ", ".join(columns)
     # "WHERE true": without it SQLite parses ON CONFLICT as part of a join.
@@ -38,10 +52,12 @@ def _insert(table: str, columns: Columns, conflict: str, returning: str = "", mo
         f"WITH batch AS (SELECT * FROM {{source}}) "  # noqa: S608 - names of ours
         f"INSERT INTO {table} ({names}) SELECT {names} FROM batch WHERE true ON CONFLICT {conflict}{returning}"
     )
-    return Statement(text, {**columns, **(more or {})})
+    return Statement(text, (*columns, *more))
 
 
-def _update(table: str, columns: Columns, keys: Iterable[str], assignments: Iterable[str], rest: str = "") -> Statement:
+def _update(
+    table: str, columns: Sequence[str], keys: Iterable[str], assignments: Iterable[str], rest: str = ""
+) -> Statement:
     """Return an UPDATE of rows whose ``keys`` are those of a row of the source; ``rest`` follows this condition."""
     same = " AND ".join(f"{table}.{key} = e.{key}" for key in keys)
     return Statement(f"UPDATE {table} SET {', '.join(assignments)} FROM {{source}} WHERE {same}{rest}", columns)  # noqa: S608 - names of ours
@@ -59,22 +75,9 @@ def _earliest(table: str, name: str, new: str) -> str:
 
 # -- task records --------------------------------------------------------------------------------------------------
 
-_RECORD: Columns = {
-    **dict.fromkeys(("task_id", "life", "root_id", "parent_id", "canvas_id", "name", "state"), "text"),
-    "changed_at": "timestamptz",
-    **dict.fromkeys(("queue", "exchange", "routing_key", "worker"), "text"),
-    **dict.fromkeys(("generation", "attempt", "max_retries", "crashes", "tier"), "integer"),
-    "delay_ms": "bigint",
-    "delay_queue": "text",
-    "ladder_ms": "jsonb",
-    **dict.fromkeys(("parked_at", "due_at", "first_failed_at", "exhausted_at", "recovered_at"), "timestamptz"),
-    **dict.fromkeys(("exception_type", "exception_message", "reason"), "text"),
-    "failure_group_id": "bigint",
-    **dict.fromkeys(("args_preview", "kwargs_preview", "call_digest"), "text"),
-}
 _RECORD_KEY = ("task_id", "life")
 #: Whether the message names its life, as messages do that were requeued from the database.
-_NAMED: Columns = {"is_named": "boolean"}
+_NAMED = ("is_named",)
 #: Columns that stay the same for a task: any of its facts may set them.
 _LASTING = (
     "root_id", "parent_id", "canvas_id", "name", "queue", "exchange", "routing_key", "args_preview", "kwargs_preview",
@@ -85,6 +88,10 @@ _OF_THE_NEWEST = (
     "exhausted_at", "recovered_at", "reason",
 )  # fmt: skip
 _ERROR = ("exception_type", "exception_message", "failure_group_id")
+_RECORD = (
+    *_RECORD_KEY, *_LASTING, *_OF_THE_NEWEST, *_ERROR, "max_retries", "ladder_ms", "parked_at", "first_failed_at",
+    "call_digest",
+)  # fmt: skip
 _EMPTY_LIST = "'[]'"
 
 
@@ -171,7 +178,7 @@ _GAPS = [
 ]
 
 #: Fills the gaps of rows whose facts arrived late, and returns all of them.
-LATE = _update(_RECORDS, {**_RECORD, **_NAMED}, _RECORD_KEY, _GAPS, _RETURNED)
+LATE = _update(_RECORDS, (*_RECORD, *_NAMED), _RECORD_KEY, _GAPS, _RETURNED)
 
 # The event of a message arrives before or after it, and an operator may have discarded the task in between. A worker
 # sends the event after the message: one that was exhausted later is another use of the id, which the discard must not
@@ -185,7 +192,7 @@ _IS_ITS_MESSAGE = f"""{_SAME_LIFE} AND (
 #: Adds messages to the rows that have their events, and fills their gaps; returns those rows.
 MESSAGES = _update(
     _RECORDS,
-    {**_RECORD, **_NAMED},
+    (*_RECORD, *_NAMED),
     _RECORD_KEY,
     [*_GAPS, "call_digest = e.call_digest"],
     f" AND {_IS_ITS_MESSAGE}{_RETURNED}",
@@ -202,12 +209,7 @@ _RAN = f"""({_RECORDS}.exhausted_at IS NULL AND {_SAME_LIFE} AND e.attempt > {_R
 #: were discarded.
 RAN_AFTER_DISCARD = _update(
     _RECORDS,
-    {
-        **dict.fromkeys(("task_id", "life"), "text"),
-        **dict.fromkeys(("generation", "attempt"), "integer"),
-        **dict.fromkeys(("ran_at", "first_failed_at"), "timestamptz"),
-        **_NAMED,
-    },
+    (*_RECORD_KEY, "generation", "attempt", "ran_at", "first_failed_at", *_NAMED),
     _RECORD_KEY,
     [f"ran_after_discard_at = CASE WHEN e.ran_at > {_RECORDS}.changed_at THEN e.ran_at ELSE {_RECORDS}.changed_at END"],
     f""" AND {_RECORDS}.state = '{TaskState.DISCARDED}' AND {_RAN}
@@ -218,22 +220,13 @@ RAN_AFTER_DISCARD = _update(
 
 # -- their histories and messages ----------------------------------------------------------------------------------
 
-_ATTEMPT: Columns = {
-    "event_id": "text",
-    "record_id": "bigint",
-    "kind": "text",
-    **dict.fromkeys(("generation", "attempt"), "integer"),
-    "occurred_at": "timestamptz",
-    "runtime_ms": "bigint",
-    "worker": "text",
-    "tier": "integer",
-    "delay_ms": "bigint",
-    "due_at": "timestamptz",
-    **dict.fromkeys(("exception_type", "exception_message", "frame", "traceback", "reason"), "text"),
-}
+_FILLED_ATTEMPT = ("worker", "exception_type", "exception_message", "frame", "traceback", "reason")
+_ATTEMPT = (
+    "event_id", "record_id", "kind", "generation", "attempt", "occurred_at", "runtime_ms", "tier", "delay_ms", "due_at",
+    *_FILLED_ATTEMPT,
+)  # fmt: skip
 #: Returns the new ones: only they are counted.
 ATTEMPTS = _insert(_ATTEMPTS, _ATTEMPT, "(event_id) DO NOTHING", " RETURNING event_id")
-_FILLED_ATTEMPT = ("worker", "exception_type", "exception_message", "frame", "traceback", "reason")
 #: Adds the data of the second of two messages about one attempt.
 ATTEMPTS_AGAIN = _update(
     _ATTEMPTS,
@@ -242,19 +235,13 @@ ATTEMPTS_AGAIN = _update(
     [*_filled(_ATTEMPTS, "e", _FILLED_ATTEMPT), f"runtime_ms = COALESCE({_ATTEMPTS}.runtime_ms, e.runtime_ms)"],
 )
 
-_PAYLOAD: Columns = {
-    "record_id": "bigint",
-    "generation": "integer",
-    **dict.fromkeys(("body", "headers"), "bytea"),
-    "properties": "jsonb",
-    "stored_at": "timestamptz",
-}
+_MESSAGE = ("body", "headers", "properties", "stored_at")
 #: Stores messages. A generation that a requeue with unknown outcome has used stays used.
 PAYLOADS = _insert(
     _PAYLOADS,
-    _PAYLOAD,
+    ("record_id", "generation", *_MESSAGE),
     "(record_id) DO UPDATE SET "
-    + ", ".join(f"{name} = excluded.{name}" for name in ("body", "headers", "properties", "stored_at"))
+    + ", ".join(f"{name} = excluded.{name}" for name in _MESSAGE)
     + f", generation = CASE WHEN excluded.generation > {_PAYLOADS}.generation THEN excluded.generation "
     f"ELSE {_PAYLOADS}.generation END",
 )
@@ -262,39 +249,29 @@ PAYLOADS = _insert(
 #: Deletes the messages of tasks that were requeued and have reached a worker.
 PAYLOADS_OVER = Statement(
     f"DELETE FROM {_PAYLOADS} WHERE record_id IN (SELECT record_id FROM {{source}})",  # noqa: S608 - names of ours
-    {"record_id": "bigint"},
+    ["record_id"],
 )
 
 #: Returns the messages that were not delivered before.
-COLLECTED = _insert(_COLLECTED, {"digest": "text"}, "(digest) DO NOTHING", " RETURNING digest")
-COLLECTED_INTO = _update(_COLLECTED, {"digest": "text", "record_id": "bigint"}, ["digest"], ["record_id = e.record_id"])
+COLLECTED = _insert(_COLLECTED, ["digest"], "(digest) DO NOTHING", " RETURNING digest")
+COLLECTED_INTO = _update(_COLLECTED, ["digest", "record_id"], ["digest"], ["record_id = e.record_id"])
 
 # -- counters and names --------------------------------------------------------------------------------------------
 
-COUNTERS = ("parked", "recovered", "exhausted", "succeeded")
 TALLIES = _insert(
     _TALLIES,
-    {
-        "slot": "timestamptz",
-        **dict.fromkeys(("queue", "name", "fingerprint"), "text"),
-        **dict.fromkeys(COUNTERS, "bigint"),
-    },
+    ("slot", "queue", "name", "fingerprint", *COUNTERS),
     "(slot, queue, name, fingerprint) DO UPDATE SET "
     + ", ".join(f"{name} = {_TALLIES}.{name} + excluded.{name}" for name in COUNTERS),
 )
 ROLLUPS = _insert(
     "rmq_delay_countedrollup",
-    {"event_id": "text", "counted_at": "timestamptz"},
+    ("event_id", "counted_at"),
     "(event_id) DO NOTHING",
     " RETURNING event_id",
 )
-LOOKUPS = _insert("rmq_delay_lookupvalue", {"kind": "text", "value": "text"}, "(kind, value) DO NOTHING")
-_GROUP: Columns = {
-    **dict.fromkeys(("fingerprint", "exception_type", "message", "frame"), "text"),
-    **dict.fromkeys(("first_seen", "last_seen"), "timestamptz"),
-    "note": "text",
-    "muted": "boolean",
-}
+LOOKUPS = _insert("rmq_delay_lookupvalue", ("kind", "value"), "(kind, value) DO NOTHING")
+_GROUP = ("fingerprint", "exception_type", "message", "frame", "first_seen", "last_seen", "note", "muted")
 GROUPS = _insert(_GROUPS, _GROUP, "(fingerprint) DO NOTHING")
 _LATER = f"CASE WHEN excluded.last_seen > {_GROUPS}.last_seen THEN excluded.last_seen ELSE {_GROUPS}.last_seen END"
 #: Widens the time in which groups were seen. Not an UPDATE: that would lock its rows in any order.
@@ -306,11 +283,6 @@ GROUPS_SEEN = _insert(
 #: A message that came again is received later: a requeue deletes its row only where it did not come again.
 UNREADABLE = _insert(
     "rmq_delay_unreadablemessage",
-    {
-        **dict.fromkeys(("digest", "queue", "error"), "text"),
-        **dict.fromkeys(("body", "headers"), "bytea"),
-        "properties": "jsonb",
-        "received_at": "timestamptz",
-    },
+    ("digest", "queue", "error", "body", "headers", "properties", "received_at"),
     "(digest) DO UPDATE SET received_at = excluded.received_at",
 )

@@ -14,7 +14,7 @@ from django.db.models import F, Q
 
 from ....events.fingerprint import fingerprint
 from ....events.schema import DISCARDED, MAX_MESSAGE, REQUEUED, ROLLUP, ROLLUP_SECONDS, rollup_id
-from ....history.columns import COLUMNS, day_folder
+from ....history.tables import COLUMNS, day_folder
 from ....redaction import Redaction
 from ..history_files import HistoryFiles, table_of
 from ..models import Attempt, Operation, Tally

@@ -10,8 +10,7 @@ from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ....headers import printable
-from ....history.columns import Kind
-from ....history.tables import BACKTEST_FIGURES, ENDS, EXCEPTION, FEWER_TIERS, FIGURES, GIVE_UP, TASK
+from ....history.tables import BACKTEST_FIGURES, ENDS, EXCEPTION, FEWER_TIERS, FIGURES, GIVE_UP, TASK, Kind
 from ....redaction import shortened
 from .insight_tables import TABLES, Output
 

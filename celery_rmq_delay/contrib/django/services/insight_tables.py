@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ....exceptions import OutputError
 from ....history import tables
-from ....history.columns import Kind
 from ....history.output import Tables, arrow, open_tables
+from ....history.tables import Kind
 from ....history.url import shown, without_secrets
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from .....stopping import stop_requested
-from ...collecting.assembly import collect
-from ...collecting.collector import MAX_BATCH, Options
+from ...collecting.collector import MAX_BATCH, Options, collect
 from ..base import LongRunningCommand, seconds, whole_number
 
 
