@@ -29,7 +29,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator  # noq
 from celery_rmq_delay.testing import PrivateBroker  # noqa: E402
 from celery_rmq_delay.testing.servers.host import free_port  # noqa: E402
 from tests.support import monitoring  # noqa: E402
-from tests.support.browser import inside  # noqa: E402
 from tests.support.browser.shop import Shop  # noqa: E402
 from tests.support.prometheus import PrivatePrometheus  # noqa: E402
 from tests.support.servers.redis import PrivateRedis  # noqa: E402
@@ -52,7 +51,7 @@ Series = tuple[str, list[float]]
 
 def partner(name: str, mood: str) -> Callable[[Shop], object]:
     """Return a step of the run: a partner of the shop changes."""
-    return lambda shop: shop.call(inside.partner_is, name, mood)
+    return lambda shop: shop.call("partner_is", name, mood)
 
 
 def operate(number: int, *arguments: str) -> Callable[[Shop], object]:
@@ -63,7 +62,7 @@ def operate(number: int, *arguments: str) -> Callable[[Shop], object]:
 def reports(shop: Shop) -> None:
     """Send tasks that fail because of a bug."""
     for day in range(1, 7):
-        shop.call(inside.send, "orders.tasks.sales_report", [f"2026-06-0{day}"], {}, f"report-{day}")
+        shop.call("send", "orders.tasks.sales_report", [f"2026-06-0{day}"], {}, f"report-{day}")
 
 
 #: What happens after so many seconds. Orders come all the time.
@@ -87,7 +86,7 @@ def run(shop: Shop) -> None:
     while (now := time.monotonic() - begin) < LENGTH:
         while steps and steps[0][0] <= now:
             steps.pop(0)[1](shop)
-        shop.call(inside.order, f"run{number:04}", 1)
+        shop.call("order", f"run{number:04}", 1)
         number += 1
         time.sleep(max(0.0, number * 0.5 - (time.monotonic() - begin)))
 

@@ -25,7 +25,7 @@ from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402 - a
 
 from celery_rmq_delay.analytics import synth  # noqa: E402
 from celery_rmq_delay.testing import PrivateBroker  # noqa: E402
-from tests.support.browser import inside, pages, seeds  # noqa: E402
+from tests.support.browser import pages, seeds  # noqa: E402
 from tests.support.browser.shop import ADMIN, Shop  # noqa: E402
 from tests.support.servers.redis import PrivateRedis  # noqa: E402
 from tests.support.waiting import wait_for  # noqa: E402
@@ -82,7 +82,7 @@ def operation(page: Page, shop: Shop) -> None:
     page.get_by_label("Per minute").fill("1200")
     page.get_by_role("button", name="Requeue gradually", exact=True).click()
     number = int(page.url.rstrip("/").split("/")[-2])
-    wait_for(lambda: shop.call(inside.operation, number)["ok"] > 100, "a hundred are requeued")
+    wait_for(lambda: shop.call("operation", number)["ok"] > 100, "a hundred are requeued")
     page.reload()
 
 
@@ -109,7 +109,7 @@ def take(browser: Browser, shop: Shop, name: str) -> None:
     """Take one screenshot of the window."""
     options, go = PICTURES[name]
     context = browser.new_context(base_url=shop.url, locale="en", timezone_id="UTC", **options)
-    session = {"name": "sessionid", "value": shop.call(inside.session_of, ADMIN[0]), "url": shop.url}
+    session = {"name": "sessionid", "value": shop.call("session_of", ADMIN[0]), "url": shop.url}
     context.add_cookies([session])  # type: ignore[list-item]
     context.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
     page = context.new_page()
@@ -147,10 +147,10 @@ def main() -> None:
         shop.start("operator", "rmq_delay_operate")
         seeds.seed(shop)
         for prefix in ("hostile-", "charge-secret", "charge-edit"):
-            shop.call(inside.forget, prefix)
-        shop.call(inside.make_up_a_day)
+            shop.call("forget", prefix)
+        shop.call("make_up_a_day")
         if "admin-insights" in names:
-            shop.call(inside.load_insights, str(analysed(Path(folder))))
+            shop.call("load_insights", str(analysed(Path(folder))))
         program = shutil.which(os.environ.get("CHROMIUM") or "chromium")
         with sync_playwright() as playwright, playwright.chromium.launch(executable_path=program) as browser:
             for name in names:

@@ -1,7 +1,6 @@
-"""Fixtures of the tests in a browser: one Chromium and one shop, a fresh browser context for each test.
+"""Fixtures of the tests in a browser: one shop, a Chromium for each module, a fresh browser context for each test.
 
-Both end with this package's last test: while Playwright runs, its event loop runs in this thread, and Django refuses
-to touch a database beside one.
+Both end with this package: Playwright's event loop runs in this thread, and Django refuses a database beside one.
 """
 
 from __future__ import annotations
@@ -10,74 +9,58 @@ import os
 import re
 import shutil
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 
 from celery_rmq_delay.testing.plugin import skip_or_fail
-from tests.support.browser import inside
-from tests.support.browser.chromium import SharedChromium
-from tests.support.browser.looks import Look, looking
+from tests.support.browser import pages, seeds
+from tests.support.browser.looks import DJANGO, RULES, Look, Watch, described, shot
 from tests.support.browser.pages import OpenPage
-from tests.support.browser.pictures import shot
-from tests.support.browser.sharing import SharedShop
-from tests.support.browser.shop import ADMIN, Shop
-from tests.support.browser.watch import Watch
-from tests.support.losses import Losses
+from tests.support.browser.shop import ADMIN, Shop, running
 from tests.support.waiting import SECONDS
 
+#: Only the shop's address is resolved: a page that requests another host fails, and the failure is found.
+ALONE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 FAILED = pytest.StashKey[bool]()
 
 expect.set_options(timeout=1_000 * SECONDS)
 
 
-@pytest.fixture(scope="package")
-def losses() -> Iterator[Losses]:
-    """Lost shared processes; they fail the teardown of the last test."""
-    losses = Losses()
-    yield losses
-    losses.report()
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Debian's Chromium, or the program that CHROMIUM names; Playwright's own browsers are not downloaded.
 
-
-@pytest.fixture(scope="package")
-def shared_chromium(losses: Losses) -> Iterator[SharedChromium]:
-    """Debian's Chromium, or the program that CHROMIUM names; Playwright's own browsers are not downloaded."""
+    One per module: if it is killed, the modules after it have another one.
+    """
     wanted = os.environ.get("CHROMIUM") or "chromium"
     program = shutil.which(wanted)
     if program is None:
         skip_or_fail(f"No {wanted} was found. Install it (Debian: apt-get install chromium), or name it with CHROMIUM.")
-    shared = SharedChromium(program, losses)
-    yield shared
-    shared.close()
-
-
-@pytest.fixture
-def chromium(shared_chromium: SharedChromium) -> Browser:
-    """The browser that all tests share."""
-    return shared_chromium.browser()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=[ALONE])
+        yield browser
+        with suppress(Error):  # it may have ended
+            browser.close()
 
 
 @pytest.fixture(scope="package")
-def shared_shop(
-    rmq_broker: Any, rmq_redis: Any, tmp_path_factory: pytest.TempPathFactory, losses: Losses
-) -> Iterator[SharedShop]:
-    """Starts the shop; its superuser is `ADMIN`."""
-    shared = SharedShop(rmq_broker, rmq_redis, lambda: tmp_path_factory.mktemp("shop"), losses)
-    yield shared
-    shared.close()
-
-
-@pytest.fixture
-def shop(shared_shop: SharedShop) -> Shop:
+def shop(rmq_broker: Any, rmq_redis: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """The shop that all tests share: a web server and a worker run, and its pages may be empty."""
-    return shared_shop.shop()
+    with running(rmq_broker, rmq_redis, tmp_path_factory.mktemp("shop")) as shop:
+        yield shop
 
 
-@pytest.fixture
-def filled(shared_shop: SharedShop) -> Shop:
+@pytest.fixture(scope="package")
+def filled(shop: Shop) -> Shop:
     """The shop with a collector and an operator, its pages filled; see `seeds`."""
-    return shared_shop.filled()
+    shop.start("collector", "rmq_delay_collect")
+    shop.start("operator", "rmq_delay_operate")
+    seeds.seed(shop)
+    return shop
 
 
 @pytest.fixture
@@ -90,10 +73,6 @@ def watch() -> Watch:
 def open_page(chromium: Browser, shop: Shop, watch: Watch, request: pytest.FixtureRequest) -> Iterator[OpenPage]:
     """Return a function that opens a page: its ``user`` is logged in, other options go to the browser's context.
 
-    ``url`` names another web server of the shop.
-
-    >>> page = open_page(user=None, color_scheme="dark", viewport={"width": 390, "height": 844})
-
     The test fails when a page had an error on its console, an uncaught exception or a request to another host.
     """
     opened: list[Page] = []
@@ -103,7 +82,7 @@ def open_page(chromium: Browser, shop: Shop, watch: Watch, request: pytest.Fixtu
         context = chromium.new_context(base_url=url, **options)
         context.set_default_timeout(1_000 * SECONDS)
         if user is not None:
-            session = {"name": "sessionid", "value": shop.call(inside.session_of, user), "url": url}
+            session = {"name": "sessionid", "value": shop.call("session_of", user), "url": url}
             context.add_cookies([session])  # type: ignore[list-item]
         watch.over(context, url)
         page = context.new_page()
@@ -139,5 +118,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture
 def look() -> Iterator[Look]:
     """Return a function that takes a picture and checks layout and accessibility."""
-    with looking() as look:
-        yield look
+    problems = []
+
+    def look(page: Page, name: str) -> None:
+        if not pages.has_no_sideways_scroll(page):
+            problems.append(f"{name} is wider than its window")
+        shot(page, name)
+        options = {"runOnly": RULES, "resultTypes": ["violations"], "preload": False}
+        found = Axe().run(page, context={"exclude": [[selector] for selector in DJANGO]}, options=options)
+        problems.extend(f"{name}: {described(each)}" for each in found.response["violations"])
+
+    yield look
+    assert not problems, "\n".join(problems)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import inside, pages, seeds
+from tests.support.browser import pages, seeds
 from tests.support.browser.looks import MODES, Look, in_each_mode
 from tests.support.browser.pages import OpenPage
 from tests.support.browser.shop import Shop
@@ -21,7 +21,7 @@ TODAY = datetime.now(timezone.utc).date()
 @pytest.fixture
 def loaded(shop: Shop, tmp_path: Path) -> Shop:
     """The shop with insights of a week."""
-    shop.call(inside.load_insights, str(insights.finished(tmp_path, TODAY)))
+    shop.call("load_insights", str(insights.finished(tmp_path, TODAY)))
     return shop
 
 
@@ -31,21 +31,16 @@ def open_insights(page: Page, query: str = "") -> None:
 
 
 @in_each_mode
-def test_the_page_in_each_mode(open_page: OpenPage, loaded: Shop, look: Look, mode: str) -> None:
-    page = open_page(**MODES[mode])
-    open_insights(page)
-    expect(page.locator(".rmq-tier-advised")).to_have_count(3)
-    look(page, f"insights-{mode}")
-
-
-@pytest.mark.slow
-@in_each_mode
-def test_the_page_before_anything_is_loaded(open_page: OpenPage, shop: Shop, look: Look, mode: str) -> None:
-    shop.call(inside.no_insights)
+def test_the_page_in_each_mode(open_page: OpenPage, shop: Shop, look: Look, tmp_path: Path, mode: str) -> None:
+    shop.call("no_insights")
     page = open_page(**MODES[mode])
     open_insights(page)
     expect(page.locator(".rmq-note")).to_contain_text("manage.py rmq_delay_insights")
     look(page, f"insights-empty-{mode}")
+    shop.call("load_insights", str(insights.finished(tmp_path, TODAY)))
+    open_insights(page)
+    expect(page.locator(".rmq-tier-advised")).to_have_count(3)
+    look(page, f"insights-{mode}")
 
 
 @pytest.mark.slow
@@ -131,7 +126,7 @@ def test_hostile_names_stay_text(open_page: OpenPage, shop: Shop, look: Look, tm
     insights.write(tmp_path, "incidents", TODAY, [burst])
     insights.write(tmp_path, "hourly", TODAY, insights.hours(TODAY))
     insights.report(tmp_path, TODAY)
-    shop.call(inside.load_insights, str(tmp_path))
+    shop.call("load_insights", str(tmp_path))
     page = open_page(**MODES[mode])
     open_insights(page)
     expect(page.locator("#rmq-outcomes")).to_contain_text("<script>alert(")

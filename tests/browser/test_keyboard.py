@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import inside, pages, seeds
+from tests.support.browser import pages, seeds
 from tests.support.browser.hands import tab_to
 from tests.support.browser.pages import OpenPage
 from tests.support.browser.shop import Shop
@@ -77,8 +76,7 @@ def test_the_element_with_the_focus_has_an_outline_that_stands_out(
     assert weak == []
 
 
-def test_the_skip_link_leads_past_the_navigation(open_page: OpenPage, filled: Shop) -> None:
-    page = open_page()
+def test_the_skip_link_leads_past_the_navigation(page: Page, filled: Shop) -> None:
     for name in ("failuregroup", "exhaustedtask", "operation", "unreadablemessage"):
         pages.open_list(page, name)
         for open_row in (False, True):
@@ -92,8 +90,7 @@ def test_the_skip_link_leads_past_the_navigation(open_page: OpenPage, filled: Sh
             assert page.evaluate("document.activeElement.closest('#content') !== null"), name
 
 
-def test_tabs_filters_and_pages_state_which_one_is_current(open_page: OpenPage, filled: Shop) -> None:
-    page = open_page()
+def test_tabs_filters_and_pages_state_which_one_is_current(page: Page, filled: Shop) -> None:
     pages.open_list(page, "exhaustedtask", "?queue=payments&p=2")
     page.locator(".rmq-filters > summary").click()
     current = page.locator("#content [aria-current]:visible")
@@ -127,13 +124,19 @@ def test_folds_state_whether_they_are_open(open_page: OpenPage, filled: Shop, wi
         assert expanded(summary) is page.locator(contents).is_visible(), fold
 
 
-def test_a_task_is_requeued_with_the_keyboard_alone(open_page: OpenPage, filled: Shop) -> None:
-    page = open_page()
+def test_a_row_is_ticked_and_its_task_read_and_requeued_with_the_keyboard_alone(page: Page, filled: Shop) -> None:
     pages.open_list(page, "exhaustedtask", "?q=charge-keys-001")
     key = pages.key(filled, "charge-keys-001")
+    tab_to(page, f"input.action-select[value='{key}']")
+    page.keyboard.press("Space")
+    expect(page.locator(f"input.action-select[value='{key}']")).to_be_checked()
     tab_to(page, f"#result_list a[href*='/{key}/change/']")
     page.keyboard.press("Enter")
     expect(pages.state(page)).to_have_text("Exhausted")
+    tab_to(page, ".rmq-trace summary")
+    page.keyboard.press("Enter")
+    expect(page.locator(".rmq-trace details[open]")).to_have_count(1)
+    page.reload()
     tab_to(page, "button[value=requeue]")
     page.keyboard.press("Enter")
     expect(page.get_by_text("1 task", exact=True)).to_be_visible()
@@ -143,37 +146,3 @@ def test_a_task_is_requeued_with_the_keyboard_alone(open_page: OpenPage, filled:
     page.keyboard.press("Enter")
     pages.shows(page, "1 requeued")
     seeds.be(filled, "charge-keys-001", {"RECOVERED": 1})
-
-
-def test_rows_are_ticked_and_folds_opened_with_the_keyboard(open_page: OpenPage, filled: Shop) -> None:
-    page = open_page()
-    pages.open_list(page, "exhaustedtask", "?q=charge-keys-002")
-    key = pages.key(filled, "charge-keys-002")
-    tab_to(page, f"input.action-select[value='{key}']")
-    page.keyboard.press("Space")
-    expect(page.locator(f"input.action-select[value='{key}']")).to_be_checked()
-    pages.open_task(page, filled, "charge-keys-002")
-    tab_to(page, ".rmq-trace summary")
-    page.keyboard.press("Enter")
-    expect(page.locator(".rmq-trace details[open]")).to_have_count(1)
-
-
-def test_a_group_of_300_is_discarded_from_the_list_of_groups_with_the_keyboard_alone(
-    open_page: OpenPage, filled: Shop
-) -> None:
-    group = filled.call(inside.add_exhausted, "keyed", 300, "shop.errors.KeyedError")
-    page = open_page()
-    pages.open_list(page, "failuregroup")
-    in_row = f"#result_list button[formaction$='?group={group}']"
-    for value in ("requeue", "requeue_gradually", "discard"):
-        tab_to(page, f"{in_row}[value='{value}']")
-    page.keyboard.press("Enter")
-    expect(page.get_by_text("300 tasks", exact=True)).to_be_visible()
-    tab_to(page, "textarea[name=reason]")
-    page.keyboard.type("never needed")
-    tab_to(page, "input[name=confirm]")
-    page.keyboard.press("Enter")
-    pages.shows(page, "300 discarded")
-    expect(page).to_have_url(re.compile("/failuregroup/$"))
-    seeds.be(filled, "keyed", {"DISCARDED": 300})
-    expect(page.locator("#result_list")).not_to_contain_text("KeyedError")

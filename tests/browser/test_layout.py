@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from playwright.sync_api import FloatRect, Page, expect
 
 from tests.support.browser import pages
+from tests.support.browser.hands import tab_to
+from tests.support.browser.looks import shot
 from tests.support.browser.pages import OpenPage
-from tests.support.browser.pictures import shot
 from tests.support.browser.shop import Shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.versions]
@@ -62,19 +62,15 @@ def first_row(page: Page) -> float:
     return box(page, "#result_list tbody tr")["y"]
 
 
-def stops(page: Page) -> list[tuple[str, int, int]]:
-    found: list[Any] = page.evaluate(STOPS)
-    return [(part, top, left) for part, top, left in found]
-
-
 @pytest.mark.parametrize("width", WINDOWS)
-def test_each_part_of_a_list_has_room_and_the_first_row_is_near_the_top(
+def test_each_part_of_a_list_has_room_in_the_order_of_the_keyboard_and_the_first_row_is_near_the_top(
     open_page: OpenPage, filled: Shop, width: int
 ) -> None:
     page = open_page(viewport={"width": width, "height": WINDOWS[width]})
     for name in LISTS:
         pages.open_list(page, name)
         expect(page.locator("#result_list tbody tr").first).to_be_visible()
+        expect(page.locator("#rmq-refresh")).to_be_visible()
         shot(page, f"layout-{name}-{width}")
         assert pages.has_no_sideways_scroll(page), name
         assert first_row(page) <= FIRST_ROW[width], name
@@ -83,27 +79,13 @@ def test_each_part_of_a_list_has_room_and_the_first_row_is_near_the_top(
         assert box(page, "#changelist-filter")["width"] >= 80, name
         beside = 256 if width == 1700 else 0  # the column of the filters
         assert box(page, "#result_list")["width"] >= box(page, "#content-main")["width"] - beside - 1, name
-
-
-@pytest.mark.parametrize("width", WINDOWS)
-def test_the_keyboard_reaches_the_parts_of_a_list_in_the_order_of_the_eye(
-    open_page: OpenPage, filled: Shop, width: int
-) -> None:
-    page = open_page(viewport={"width": width, "height": WINDOWS[width]})
-    for name in LISTS:
-        pages.open_list(page, name)
-        expect(page.locator("#rmq-refresh")).to_be_visible()
-        found = stops(page)
+        found: list[tuple[str, int, int]] = page.evaluate(STOPS)
         order = list(dict.fromkeys(part for part, _top, _left in found))
         assert order == list(PARTS), name
         tops = [min(top for part, top, _left in found if part == each) for each in PARTS]
         assert all(top <= below + 16 for top, below in pairwise(tops)), (name, tops)
         page.locator(".skip-to-content-link").focus()
-        reached = 0
-        while not page.evaluate("document.activeElement.matches('#changelist-filter summary')"):
-            page.keyboard.press("Tab")
-            reached += 1
-            assert reached < 60, "the filter comes after the rows"
+        tab_to(page, "#changelist-filter summary", most=60)  # it comes before the rows
 
 
 @pytest.mark.parametrize("locale", ["en", "ar"])
@@ -136,8 +118,7 @@ def test_filters_open_above_the_rows_and_choose_with_the_keyboard(open_page: Ope
     expect(page.locator("#changelist-filter-extra-actions")).to_contain_text("queue: payments")
 
 
-def test_the_fold_of_chart_and_queues_is_remembered_in_the_browser(open_page: OpenPage, filled: Shop) -> None:
-    page = open_page()
+def test_the_fold_of_chart_and_queues_is_remembered_in_the_browser(page: Page, filled: Shop) -> None:
     pages.open_list(page, "parkedtask")
     expect(page.locator(".rmq-summary .rmq-chart")).to_be_hidden()
     page.locator(".rmq-summary > details > summary").click()

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from celery_rmq_delay.testing import PrivateBroker
-from tests.support.browser import inside, night, pages
+from tests.support.browser import pages
 from tests.support.browser.hands import Keyboard, Mouse
 from tests.support.browser.looks import Look
-from tests.support.browser.night import DECLINED, GATEWAY, MAIL, Cause, prefix
 from tests.support.browser.pages import BASE, OpenPage
-from tests.support.browser.shop import ADMIN, Shop
+from tests.support.browser.seeds import CAUSES, DECLINED, GATEWAY, MAIL, Cause
+from tests.support.browser.shop import ADMIN, Shop, running
 from tests.support.waiting import wait_for
 
 #: What the work may take.
@@ -27,14 +26,11 @@ SIZES = {"wide": (1440, 900), "tablet": (1024, 768), "phone": (390, 844)}
 @pytest.fixture
 def night_shop(rmq_broker: Any, rmq_redis: Any, tmp_path: Path) -> Iterator[Shop]:
     """A shop of its own, with a collector and an operator, whose tables are as after the outage."""
-    is_private = isinstance(rmq_broker, PrivateBroker)
-    with Shop(rmq_broker.vhost("night") if is_private else rmq_broker.url, rmq_redis.url, tmp_path) as shop:
+    with running(rmq_broker, rmq_redis, tmp_path) as shop:
         shop.start("collector", "rmq_delay_collect")
         shop.start("operator", "rmq_delay_operate")
-        assert shop.call(night.fill) == 40_000
+        assert shop.call("fill_night") == 40_000
         yield shop
-    if is_private:
-        rmq_broker.delete_vhost("night")
 
 
 def decide(hands: Mouse) -> None:
@@ -78,15 +74,15 @@ def test_the_night_is_over_after_three_decisions(
     took = time.monotonic() - begun
     assert hands.count <= CLICKS
     assert took <= SECONDS
-    left = {prefix(cause): cause.count for cause in night.CAUSES} | {prefix(DECLINED): 0}
+    left = {cause.prefix: cause.count for cause in CAUSES} | {DECLINED.prefix: 0}
 
     def is_done() -> bool:
-        found = night_shop.call(night.open_by_cause)
-        return {**found, prefix(GATEWAY): 0} == {**left, prefix(GATEWAY): 0}
+        found = night_shop.call("open_by_cause")
+        return {**found, GATEWAY.prefix: 0} == {**left, GATEWAY.prefix: 0}
 
     wait_for(is_done, "all declined payments discarded, and nothing else")
-    wait_for(lambda: len(night_shop.call(inside.charged, prefix(GATEWAY))) >= 10, "payments after the canaries")
-    assert night_shop.call(inside.mailed, f"{prefix(MAIL)}00000") == 0
+    wait_for(lambda: len(night_shop.call("charged", GATEWAY.prefix)) >= 10, "payments after the canaries")
+    assert night_shop.call("mailed", f"{MAIL.prefix}00000") == 0
 
 
 @pytest.mark.slow

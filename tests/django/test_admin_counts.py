@@ -1,53 +1,55 @@
-"""The pages beside a broker that accepts connections and never answers."""
+"""The pages beside a broker that answers, and beside one that accepts connections and never answers."""
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from html import unescape
 from typing import Any
 
+import kombu
 import pytest
+from celery import Celery
 from django.db import connections
 from django.test import Client
 
+from celery_rmq_delay.contrib.django.models import Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services import counts
 from tests.support.django import people, seed
+from tests.support.django.admin_pages import EXHAUSTED, ask, confirm, messages_of
 from tests.support.django.markup import faults
 from tests.support.django.shop import make, of
 from tests.support.waiting import SECONDS, wait_for
 
-LIST = "/admin/rmq_delay/exhaustedtask/"
-
 
 class HungBroker:
-    """A TCP server that accepts connections and keeps them, without an answer."""
+    """A TCP server that takes connections and keeps them, without an answer."""
 
     def __init__(self) -> None:
-        self.accepted: list[socket.socket] = []
         self._server = socket.create_server(("127.0.0.1", 0))
+        self._server.setblocking(False)
+        self._taken: list[socket.socket] = []
         self.url = f"amqp://127.0.0.1:{self._server.getsockname()[1]}//"
-        self._thread = threading.Thread(target=self._accept)
-        self._thread.start()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                taken, _address = self._server.accept()
-            except OSError:
-                return
-            self.accepted.append(taken)
+    def accepted(self) -> int:
+        """Return how many connections there were."""
+        with suppress(BlockingIOError):
+            while True:
+                self._taken.append(self._server.accept()[0])
+        return len(self._taken)
 
     def hang_up(self) -> None:
         """Close the connections: their clients fail at once."""
-        for each in self.accepted:
+        self.accepted()
+        for each in self._taken:
             each.close()
 
     def close(self) -> None:
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        self._thread.join(SECONDS)
         self.hang_up()
+        self._server.close()
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[HungBroker]:
 
 def opened(client: Client, query: str = "") -> Any:
     """Return a list without faults."""
-    page = client.get(LIST + query, follow=True)
+    page = client.get(EXHAUSTED + query, follow=True)
     assert page.status_code == 200
     assert faults(page.content.decode()) == []
     return page
@@ -72,15 +74,14 @@ def test_a_hung_broker_delays_one_page_and_a_link_tries_again(sqlite: Any, hung:
     with of(make(hung.url), broker_timeout=0.3, broker_cache=0.001):
         page = opened(client)
         assert "The broker does not answer" in page.content.decode()
-        assert len(hung.accepted) == 1
+        assert hung.accepted() == 1
         for _ in range(3):
             page = opened(client, "?queue=payments")
-        assert len(hung.accepted) == 1, "the failed count is cached"
-        retry = page.context["summary"]["recount_url"]
-        assert retry in page.content.decode().replace("&amp;", "&")
-        page = opened(client, retry)
-        assert page.redirect_chain == [(f"{LIST}?queue=payments", 302)]
-        assert len(hung.accepted) == 2
+        assert hung.accepted() == 1, "the failed count is cached"
+        (retry,) = re.findall(r'<a href="([^"]+)">Try again</a>', page.content.decode())
+        page = opened(client, unescape(retry))
+        assert page.redirect_chain == [(f"{EXHAUSTED}?queue=payments", 302)]
+        assert hung.accepted() == 2
 
 
 def test_other_pages_do_not_wait_while_one_counts(sqlite: Any, hung: HungBroker) -> None:
@@ -96,7 +97,7 @@ def test_other_pages_do_not_wait_while_one_counts(sqlite: Any, hung: HungBroker)
         thread = threading.Thread(target=count)
         thread.start()
         try:
-            wait_for(lambda: len(hung.accepted) == 1, "a connection of the first page")
+            wait_for(lambda: hung.accepted() == 1, "a connection of the first page")
             page = opened(client)
             assert page.context["summary"]["live"][0] == "The broker's messages are being counted."
             assert found == []
@@ -104,7 +105,7 @@ def test_other_pages_do_not_wait_while_one_counts(sqlite: Any, hung: HungBroker)
             hung.hang_up()
             thread.join(SECONDS)
         assert "The broker does not answer" in found[0].content.decode()
-        assert len(hung.accepted) == 1
+        assert hung.accepted() == 1
 
 
 def test_the_page_states_when_the_messages_were_last_counted(sqlite: Any, hung: HungBroker, rmq_vhost: str) -> None:
@@ -124,3 +125,44 @@ def test_counts_from_before_an_action_are_not_shown_after_it(rmq_vhost: str, hun
         assert counts.broker_counts() is first
         counts.forget()
         assert counts.broker_counts() is not first
+
+
+# -- a broker that answers ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def app(sqlite: Any, rmq_vhost: str) -> Iterator[Celery]:
+    """A shop whose queue exists."""
+    with of(make(rmq_vhost)) as found:
+        with kombu.Connection(rmq_vhost) as connection:
+            found.amqp.queues["payments"].bind(connection.default_channel).declare()
+        yield found
+
+
+def test_a_task_is_requeued_as_it_was_and_its_page_shows_it(app: Celery, rmq_vhost: str) -> None:
+    client = people.superuser()
+    tasks = [seed.record(number, queue="payments", exchange="", routing_key="payments") for number in (0, 4)]
+    for task in tasks:
+        seed.message(task, seed.call(task.task_id))
+    answer = confirm(client, ask(client, "requeue", *tasks), reason="The gateway is back")
+    assert messages_of(answer) == ["2 requeued"]
+    assert set(TaskRecord.objects.values_list("state", "generation")) == {(TaskState.REQUEUED, 1)}
+    assert Payload.objects.count() == 2, "until events of the tasks arrive"
+    with kombu.Connection(rmq_vhost) as connection:
+        bodies = [connection.default_channel.basic_get("payments", no_ack=True).body for _task in tasks]
+    assert sorted(bodies) == sorted(seed.call(task.task_id).decode() for task in tasks)
+    page = client.get(f"{EXHAUSTED}?state=REQUEUED").content.decode()
+    assert "1 x" in page
+    assert "The gateway is back" in client.get(f"{EXHAUSTED}{tasks[0].pk}/change/").content.decode()
+
+
+def test_the_brokers_counts_are_shown_beside_those_of_the_tables(app: Celery, rmq_vhost: str) -> None:
+    seed.record(0, TaskState.PARKED)
+    page = people.superuser().get(EXHAUSTED)
+    live = page.context["summary"]["live"]
+    assert live == [
+        "Delay queues hold 0, the table holds 1.",
+        "Waiting for the collector: 0 exhausted messages, 0 events.",
+    ]
+    assert live[0] in page.content.decode()
+    assert "The broker does not answer" not in page.content.decode()

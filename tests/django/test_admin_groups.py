@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from datetime import timedelta
 from html import unescape
 from typing import Any
@@ -54,11 +55,17 @@ def group_of(kind: int) -> FailureGroup:
     return seed.failure_group(kind, seed.now())
 
 
+def many(count: int) -> None:
+    """Create groups with one open task each."""
+    for number in range(count):
+        group = FailureGroup.objects.create(
+            fingerprint=f"{number:064x}", exception_type=f"E{number}", first_seen=seed.now(), last_seen=seed.now()
+        )
+        seed.record(number, failure_group=group)
+
+
 def states(group: FailureGroup) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for state in TaskRecord.objects.filter(failure_group=group).values_list("state", flat=True):
-        found[state] = found.get(state, 0) + 1
-    return found
+    return Counter(TaskRecord.objects.filter(failure_group=group).values_list("state", flat=True))
 
 
 @POSTGRES_TABLES
@@ -104,27 +111,23 @@ def test_a_button_of_a_row_selects_every_open_task_of_its_group_and_no_other(
 
 
 @POSTGRES_TABLES
-def test_a_discard_from_the_list_of_groups_returns_there_with_its_filters(client: Client) -> None:
+def test_a_discard_from_the_list_or_the_page_of_a_group_returns_to_the_list_with_its_filters(client: Client) -> None:
     for number in range(8):
         seed.record(number)
-    group = group_of(3)
+    group, other = group_of(3), group_of(2)
     answer = confirm(client, press(client, client.get(f"{GROUPS}?muted=0"), group, "Discard…"), reason="obsolete")
     assert (answer.status_code, answer["Location"]) == (302, f"{GROUPS}?muted=0")
     assert messages_of(answer) == ["2 discarded"]
     assert states(group) == {"DISCARDED": 2}
     assert TaskRecord.objects.filter(state=TaskState.EXHAUSTED).count() == 6
     assert group.pk not in [row.pk for row in client.get(GROUPS).context["cl"].result_list]
-
-
-def test_the_page_of_a_group_has_the_same_buttons(client: Client) -> None:
-    seed.record(1)
-    group = group_of(1)
-    page = client.get(f"{GROUPS}{group.pk}/change/")
-    assert list(buttons(page.content.decode(), group)) == ["Requeue…", "Requeue gradually…", "Discard…"]
-    answer = confirm(client, press(client, page, group, "Discard…"))
-    assert answer["Location"] == GROUPS
-    assert states(group) == {"DISCARDED": 1}
-    assert not buttons(client.get(f"{GROUPS}{group.pk}/change/").content.decode(), group)
+    page = client.get(f"{GROUPS}{other.pk}/change/")
+    assert list(buttons(page.content.decode(), other)) == ["Requeue…", "Requeue gradually…", "Discard…"]
+    assert confirm(client, press(client, page, other, "Discard…"))["Location"] == GROUPS
+    shown = client.get(f"{GROUPS}{other.pk}/change/").content.decode()
+    assert (states(other), "Open tasks: 0" in shown) == ({"DISCARDED": 2}, True)
+    assert not buttons(shown, other)
+    assert faults(shown) == []
 
 
 def test_the_buttons_are_those_that_the_user_may_use(client: Client) -> None:
@@ -142,16 +145,9 @@ def test_the_buttons_are_those_that_the_user_may_use(client: Client) -> None:
         page = people.staff(*permissions, name=f"user {number}").get(GROUPS).content.decode()
         assert list(buttons(page, group)) == labels, permissions
         assert (f"{EXHAUSTED}?group={group.pk}" in page) == ("view_exhaustedtask" in permissions)
-
-
-def test_each_button_names_its_group_for_screen_readers(client: Client) -> None:
-    seed.record(3)
     page = client.get(GROUPS).content.decode()
-    labels = [unescape(each) for each in re.findall(r'<button[^>]* formaction=[^>]* aria-label="([^"]*)"', page)]
-    assert labels == [
-        f"{label}: ValueError: line <n>: price 'n/a' is no number"
-        for label in ("Requeue…", "Requeue gradually…", "Discard…", "Mute")
-    ]
+    named = [unescape(each) for each in re.findall(r'<button[^>]* formaction=[^>]* aria-label="([^"]*)"', page)]
+    assert named == [f"{label}: {group}" for label in ("Requeue…", "Requeue gradually…", "Discard…", "Mute")]
 
 
 @POSTGRES_TABLES
@@ -172,17 +168,6 @@ def test_the_open_tasks_of_several_ticked_groups_are_one_list(client: Client) ->
     assert people.staff("view_failuregroup").post(GROUPS, ticked).status_code == 403
 
 
-def test_more_ticked_groups_than_a_url_can_name_are_not_shown(client: Client) -> None:
-    for number in range(101):
-        group = FailureGroup.objects.create(
-            fingerprint=f"{number:064x}", exception_type="E", first_seen=seed.now(), last_seen=seed.now()
-        )
-        seed.record(number, failure_group=group)
-    answer = client.post(GROUPS, {"action": "show_tasks", "_selected_action": "0", "select_across": "1"})
-    assert messages_of(answer) == ["Select at most 100 groups."]
-    assert answer["Location"] == GROUPS
-
-
 @POSTGRES_TABLES
 def test_one_click_mutes_one_group_and_returns_to_the_list(client: Client) -> None:
     for number in range(4):
@@ -194,6 +179,9 @@ def test_one_click_mutes_one_group_and_returns_to_the_list(client: Client) -> No
     assert list(FailureGroup.objects.filter(muted=True)) == [group]
     assert Operation.objects.get().details["groups"] == [group.pk]
     messages_of(press(client, client.get(GROUPS), group, "Unmute"))
+    messages_of(client.post(GROUPS, {"action": "mute", "_selected_action": str(group.pk)}))
+    assert list(FailureGroup.objects.filter(muted=True)) == [group]
+    messages_of(client.post(GROUPS, {"action": "unmute", "_selected_action": str(group.pk)}))
     assert not FailureGroup.objects.filter(muted=True).exists()
     url = f"{GROUPS}{group.pk}/mute/"
     assert client.post(url, {"muted": "1"})["Location"] == f"{GROUPS}{group.pk}/change/"
@@ -203,16 +191,15 @@ def test_one_click_mutes_one_group_and_returns_to_the_list(client: Client) -> No
 
 @POSTGRES_TABLES
 @override_settings(RMQ_DELAY={"INLINE_LIMIT": 20})
-def test_all_groups_of_a_list_are_muted_at_once(client: Client) -> None:
-    for number in range(30):
-        group = FailureGroup.objects.create(
-            fingerprint=f"{number:064x}", exception_type="E", first_seen=seed.now(), last_seen=seed.now()
-        )
-        seed.record(number, failure_group=group)
-    ticked = {"action": "mute", "select_across": "1", "_selected_action": [str(group.pk)]}
-    assert messages_of(client.post(GROUPS, ticked)) == ["30 groups muted."]
-    assert FailureGroup.objects.filter(muted=True).count() == 30
-    assert LogEntry.objects.filter(change_message="Muted").count() == 30
+def test_all_groups_of_a_list_are_muted_at_once_and_not_shown_if_a_url_cannot_name_them(client: Client) -> None:
+    many(101)
+    ticked = {"select_across": "1", "_selected_action": "0"}
+    answer = client.post(GROUPS, {"action": "show_tasks", **ticked})
+    assert messages_of(answer) == ["Select at most 100 groups."]
+    assert answer["Location"] == GROUPS
+    assert messages_of(client.post(GROUPS, {"action": "mute", **ticked}))[-1] == "101 groups muted."
+    assert FailureGroup.objects.filter(muted=True).count() == 101
+    assert LogEntry.objects.filter(change_message="Muted").count() == 101
 
 
 @POSTGRES_TABLES
@@ -241,13 +228,24 @@ def test_the_bars_of_a_row_are_its_own_exhausted_tasks_by_hour_also_as_text(clie
 
 @POSTGRES_TABLES
 def test_the_list_of_groups_takes_the_same_few_queries_for_any_number_of_groups(client: Client) -> None:
-    for number in range(60):
-        group = FailureGroup.objects.create(
-            fingerprint=f"{number:064x}", exception_type=f"E{number}", first_seen=seed.now(), last_seen=seed.now()
-        )
-        seed.record(number, failure_group=group)
+    many(60)
     client.get(GROUPS)
     with CaptureQueriesContext(connection) as queries:
         page = client.get(GROUPS)
     assert len(page.context["cl"].result_list) == 25
     assert len(queries) <= 12, [query["sql"][:120] for query in queries]
+
+
+def test_a_note_on_a_group_is_shown_and_leaves_a_trace(client: Client) -> None:
+    seed.record(1)
+    group = FailureGroup.objects.get()
+    client.post(f"{GROUPS}{group.pk}/note/", {"note": "Ask the bank <b>"})
+    group.refresh_from_db()
+    assert group.note == "Ask the bank <b>"
+    assert "Ask the bank &lt;b&gt;" in client.get(GROUPS).content.decode()
+    operation = Operation.objects.get()
+    assert (operation.kind, operation.details["after"]) == ("mute", "Ask the bank <b>")
+    messages_of(client.post(GROUPS, {"action": "mute", "_selected_action": str(group.pk)}))
+    history = client.get(f"{GROUPS}{group.pk}/history/").content.decode()
+    assert "Muted" in history
+    assert "Note changed" in history

@@ -137,25 +137,11 @@ def test_a_hostile_message_is_shown_and_never_run(client: Client, name: str) -> 
     assert not Bomb.went_off
 
 
-def test_headers_that_are_no_table_do_not_break_the_page(client: Client) -> None:
-    task = seed.record(1)
+def test_a_broken_row_does_not_break_the_page(client: Client) -> None:
+    task = seed.record(1, delay_ms=-1)
     seed.message(task, seed.call(1))
     task.payload.headers = b"\xff\xff\xff\xff!"
     task.payload.save()
-    assert "undecodable" in opened(client, f"{BASE}/exhaustedtask/{task.pk}/change/")
-
-
-@pytest.mark.parametrize("ladder", [{"a": 1}, "x", [None, "y", -5], list(range(100_000)), 10**30])
-def test_an_invalid_ladder_does_not_break_the_page(client: Client, ladder: Any) -> None:
-    task = seed.record(1, ladder_ms=ladder, delay_ms=-1)
-    opened(client, f"{BASE}/exhaustedtask/{task.pk}/change/")
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_hostile_arguments_cannot_leave_the_export(client: Client, name: str) -> None:
-    task = seed.hostile(TEXTS[name])
-    for form in ("csv", "jsonl"):
-        answer = client.post(f"{BASE}/exhaustedtask/", {"action": f"export_{form}", "_selected_action": str(task.pk)})
-        assert answer["X-Content-Type-Options"] == "nosniff"
-        assert answer["Content-Disposition"] == f'attachment; filename="exhaustedtask.{form}"'
-        assert b"".join(answer.streaming_content).startswith(b"task_id" if form == "csv" else b"{")
+    for ladder in ({"a": 1}, "x", [None, "y", -5], list(range(100_000)), 10**30):
+        TaskRecord.objects.update(ladder_ms=ladder)
+        assert "undecodable" in opened(client, f"{BASE}/exhaustedtask/{task.pk}/change/")

@@ -63,10 +63,13 @@ FOUND_BY_WORD = {
     "customer_id": [4711, 4712],
     "Bahnhofstraße": [5],
     "MÜNCHEN": [5],
+    "München": [5],
     "münch*": [5],
     "munchen": [],
     "“münchen”": [5],
     "東京": [5],
+    "redacted card": [4711, 4712],
+    "4111": [],
     "nothing": [],
     "bank'": [4711, 4712],
 }
@@ -90,13 +93,6 @@ def test_a_list_finds_the_task_of_an_order(client: Client) -> None:
     assert len(listed(client, "4711", "taskrecord")) == 2
     assert len(listed(client, "4711", "taskrecord", "&queue=mail")) == 1
     assert listed(client, "4711", "parkedtask") == []
-
-
-@BOTH_TABLES
-def test_what_is_redacted_cannot_be_found(client: Client) -> None:
-    made = task(1)
-    assert listed(client, "redacted card") == [made.task_id]
-    assert listed(client, "4111") == []
 
 
 @BOTH_TABLES
@@ -165,6 +161,8 @@ def test_frequent_words_are_searched_in_the_first_rows_of_the_list(client: Clien
     assert listed(client, "decl*", more="&queue=mail") == [tasks[25].task_id]
     for complete in ("25", "declined&queue=mail"):
         assert "Many tasks" not in client.get(f"{BASE}/exhaustedtask/?q={complete}").content.decode()
+    settings.RMQ_DELAY = {"COUNT_CAP": 3}
+    assert listed(client, "declined") == [tasks[0].task_id]
 
 
 @BOTH_TABLES
@@ -180,14 +178,6 @@ def test_a_beginning_of_more_names_than_are_searched_has_a_note(client: Client) 
 
 
 @BOTH_TABLES
-def test_a_word_with_letters_beyond_ascii_is_found_in_any_case(client: Client) -> None:
-    for number, text in enumerate(("Über die Straße", "ÜBER ALLES", "über")):
-        task(number, exception_message=text)
-    for term in ("über", "Über", "ÜBER"):
-        assert len(listed(client, term)) == 3, term
-
-
-@BOTH_TABLES
 def test_the_index_is_not_read_for_words_that_are_known_to_be_frequent(client: Client, settings: Any) -> None:
     settings.RMQ_DELAY = {"COUNT_CAP": 20}
     tasks = [task(number, queue="mail" if number % 25 == 5 else "payments") for number in range(100)]
@@ -199,25 +189,10 @@ def test_the_index_is_not_read_for_words_that_are_known_to_be_frequent(client: C
         assert not [each for each in queries if "to_tsquery" in each["sql"] and "EXPLAIN" not in each["sql"]]
     assert len(listed(client, "declined", more="&queue=mail")) == 4
     assert listed(client, "declined 25") == [tasks[25].task_id]
-
-
-@BOTH_TABLES
-def test_a_word_that_was_frequent_is_found_although_the_statistics_are_old(client: Client, settings: Any) -> None:
-    settings.RMQ_DELAY = {"COUNT_CAP": 20}
-    for number in range(100):
-        task(number)
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE rmq_delay_taskrecord")
-    TaskRecord.objects.exclude(args_preview__startswith="(99,").update(exception_message="a timeout")
-    assert listed(client, "declined") == [TaskRecord.objects.get(args_preview__startswith="(99,").task_id]
+    # The statistics are old now.
+    TaskRecord.objects.exclude(pk=tasks[99].pk).update(exception_message="a timeout")
+    assert listed(client, "declined") == [tasks[99].task_id]
     assert "Many tasks" not in client.get(f"{BASE}/exhaustedtask/?q=declined").content.decode()
-
-
-@BOTH_TABLES
-def test_the_first_row_is_searched_where_hardly_any_are_counted(client: Client, settings: Any) -> None:
-    settings.RMQ_DELAY = {"COUNT_CAP": 3}
-    tasks = [task(number) for number in range(10)]
-    assert listed(client, "declined") == [tasks[0].task_id]
 
 
 @BOTH_TABLES

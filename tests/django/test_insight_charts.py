@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay.contrib.django.admin import text
-from celery_rmq_delay.contrib.django.admin.charts.bursts import MOST_BARS, bursts_chart, slots
-from celery_rmq_delay.contrib.django.admin.charts.curves import Retries, curve_chart
-from celery_rmq_delay.contrib.django.admin.error_advice import error_advice, give_up_snippet
-from celery_rmq_delay.contrib.django.admin.ladders import advice, snippet
+from celery_rmq_delay.contrib.django.admin.advice import advice, error_advice, give_up_snippet, snippet
+from celery_rmq_delay.contrib.django.admin.charts import MOST_BARS, bursts_chart, slots
+from celery_rmq_delay.contrib.django.admin.curves import Retries, curve_chart
 from celery_rmq_delay.contrib.django.models import Row
 from celery_rmq_delay.durations import parse_ms
 from tests.support.corpus import corpus

@@ -23,7 +23,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from pyarrow import fs
 
-from celery_rmq_delay.contrib.django.admin.outcomes import wilson
+from celery_rmq_delay.contrib.django.admin.insight_page import wilson
 from celery_rmq_delay.contrib.django.conf import conf
 from celery_rmq_delay.contrib.django.models import InsightRun, Row
 from celery_rmq_delay.contrib.django.services import insight_rows, insight_tables

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from celery_rmq_delay.contrib.django.admin import operation_items
+from celery_rmq_delay.contrib.django.admin import operation_pages
 from celery_rmq_delay.contrib.django.models import (
     FailureGroup,
     Operation,
@@ -148,8 +148,8 @@ def test_the_time_left_comes_from_the_rate_or_from_what_is_done(client: Client) 
 def test_all_tasks_of_an_operation_are_shown_by_outcome_in_pages(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operation_items, "SHOWN", 2)
-    monkeypatch.setattr(operation_items, "PER_PAGE", 3)
+    monkeypatch.setattr(operation_pages, "SHOWN", 2)
+    monkeypatch.setattr(operation_pages, "PER_PAGE", 3)
     operation = ended(of(*(record() for _ in range(9))), "FAILED", *["OK"] * 8)
     page = page_of(client, operation)
     assert "Show all 8" in page

@@ -20,6 +20,7 @@ from celery_rmq_delay.amqp.connections import TolerantMessage, frame_handler, to
 from celery_rmq_delay.amqp.copies import copy_of
 from celery_rmq_delay.exceptions import UnreadableError
 from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.names import tier_of
 from celery_rmq_delay.operations.exhausted import describe
 from celery_rmq_delay.retry.decision import Action, Place, arrive, crashes
 from celery_rmq_delay.topology.native_retry import NativeRetry

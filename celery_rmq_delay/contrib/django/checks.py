@@ -37,31 +37,17 @@ _ALIVE = timedelta(minutes=5)
 @register(TAG)
 def check_settings(**_: Any) -> list[CheckMessage]:
     """Check Django's settings and ``RMQ_DELAY``."""
-    found: list[CheckMessage] = []
-    if not django_settings.USE_TZ:
-        hint = "Set USE_TZ = True: all times in the tables have a time zone."
-        found.append(Error("USE_TZ is False.", hint=hint, id="rmq_delay.E003"))
-    settings, error = _conf()
-    return [*found, error] if error else [*found, *_notifier(settings), *_history(settings)]
+    return list(_of_django())
 
 
 @register(TAG)
 def check_celery(**_: Any) -> list[CheckMessage]:
     """Check the Celery app, its events and the retention of its tasks."""
-    settings, error = _conf()
-    if error:  # `check_settings` reports it
-        return []
     try:
-        app = _celery_app()
-    except RmqDelayError as reason:
-        hint = f"Set {SETTING}['CELERY_APP'] to the path of the Celery app, or to None for the current app."
-        return [Error(f"The Celery app cannot be used: {reason}", hint=hint, id="rmq_delay.E002")]
-    found = list(_broker(app))
-    delay = find_state(app)
-    if delay is None:
-        hint = f"Call it in the module that creates the app, or set {SETTING}['CELERY_APP'] to the right app."
-        return [*found, Error(f"install() was not called for {app!r}.", hint=hint, id="rmq_delay.E004")]
-    return [*found, *_hook(delay), *_events(delay), *_retention(delay, settings)]
+        settings = conf()
+    except SettingsError:  # `check_settings` reports it
+        return []
+    return list(_of_celery(settings))
 
 
 @register(TAG, deploy=True)
@@ -146,45 +132,48 @@ def _celery_app() -> Celery:
     return current
 
 
-def _conf() -> tuple[Conf, Error | None]:
+def _of_django() -> Iterator[CheckMessage]:
+    if not django_settings.USE_TZ:
+        hint = "Set USE_TZ = True: all times in the tables have a time zone."
+        yield Error("USE_TZ is False.", hint=hint, id="rmq_delay.E003")
     try:
-        return conf(), None
+        settings = conf()
     except SettingsError as error:
-        return Conf(), Error(str(error), id="rmq_delay.E001")
-
-
-def _notifier(settings: Conf) -> Iterator[CheckMessage]:
-    notify = settings.notify
-    if notify.mail and not django_settings.ADMINS:
+        yield Error(str(error), id="rmq_delay.E001")
+        return
+    if settings.notify.mail and not django_settings.ADMINS:
         yield Warning("NOTIFY sends mail to ADMINS, which is empty.", hint="Set Django's ADMINS.", id="rmq_delay.W003")
-
-
-def _history(settings: Conf) -> Iterator[CheckMessage]:
     if settings.history_url is not None and importlib.util.find_spec("pyarrow") is None:
         hint = 'pip install "celery-rmq-delay[history]", which brings it.'
         yield Error(f"{SETTING} has a HISTORY_URL, and pyarrow is not installed.", hint=hint, id="rmq_delay.E007")
 
 
-def _broker(app: Celery) -> Iterator[CheckMessage]:
+def _of_celery(settings: Conf) -> Iterator[CheckMessage]:
+    try:
+        app = _celery_app()
+    except RmqDelayError as reason:
+        hint = f"Set {SETTING}['CELERY_APP'] to the path of the Celery app, or to None for the current app."
+        yield Error(f"The Celery app cannot be used: {reason}", hint=hint, id="rmq_delay.E002")
+        return
     try:
         with app.connection_for_write() as connection:  # not opened
             require_amqp(connection)
     except (RmqDelayError, ImportError) as error:
         yield Error(str(error), hint="Set Celery's broker_url.", id="rmq_delay.E005")
-
-
-def _hook(delay: AppState) -> Iterator[CheckMessage]:
+    delay = find_state(app)
+    if delay is None:
+        hint = f"Call it in the module that creates the app, or set {SETTING}['CELERY_APP'] to the right app."
+        yield Error(f"install() was not called for {app!r}.", hint=hint, id="rmq_delay.E004")
+        return
     try:
         check_hook(delay.settings.redaction, delay.setting)
     except SettingsError as error:
         hint = "Workers with this setting do not start, and the pages show no texts: fix the path or the module."
         yield Error(str(error), hint=hint, id="rmq_delay.E006")
-
-
-def _events(delay: AppState) -> Iterator[CheckMessage]:
     if delay.settings.events.wanted is False:
         hint = f'Set {delay.setting}["events"] to "auto", or take the app out of INSTALLED_APPS.'
         yield Warning("Workers send no events: the tables stay empty.", hint=hint, id="rmq_delay.W002")
+    yield from _retention(delay, settings)
 
 
 def _retention(delay: AppState, settings: Conf) -> Iterator[CheckMessage]:

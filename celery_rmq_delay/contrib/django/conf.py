@@ -81,13 +81,12 @@ def _checked(raw: object) -> Conf:
     if not isinstance(raw, Mapping):
         raise SettingsError(SETTING, raw, 'Write a dictionary, such as {"STORE_PAYLOAD": "exhausted"}.')
     known = {field.name.upper(): field.name for field in fields(Conf)}
-    for key in raw:
+    for key, value in raw.items():
         if key not in known:
             hint = f"There is no such setting. Known: {', '.join(known)}."
-            raise SettingsError(f"{SETTING}[{key!r}]", raw[key], hint)
-    for key, value in raw.items():
+            raise SettingsError(f"{SETTING}[{key!r}]", value, hint)
         _check(key, value)
-    values = {known[key]: value for key, value in raw.items()}
+    values: dict[str, Any] = {known[key]: value for key, value in raw.items()}
     if "notify" in values:
         values["notify"] = _notify(values["notify"])
     return Conf(**values)
@@ -109,9 +108,7 @@ def _check(key: str, value: Any) -> None:
         raise refuse("Write a number of days of 1 or more, or None to keep them forever.")
     if key in ("INLINE_LIMIT", "COUNT_CAP") and not is_integer(value, 1):
         raise refuse("Write a whole number of 1 or more.")
-    if key in ("BROKER_CACHE", "BROKER_TIMEOUT") and (
-        isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 3600
-    ):
+    if key in ("BROKER_CACHE", "BROKER_TIMEOUT") and not _is_number(value, 3600):
         raise refuse("Write a number of seconds above 0, up to 3600.")
 
 
@@ -133,10 +130,14 @@ def _notify(raw: object) -> Notify:
     if found.admin_url is not None and not _is_url(found.admin_url):
         hint = 'Write the URL of the admin site, such as "https://shop.example/admin/", or None.'
         raise SettingsError(f"{where}['admin_url']", shown(found.admin_url), hint)
-    every = found.every_minutes
-    if isinstance(every, bool) or not isinstance(every, (int, float)) or not 0 < every <= 10_080:
-        raise SettingsError(f"{where}['every_minutes']", every, "Write a number of minutes above 0, up to a week.")
+    if not _is_number(found.every_minutes, 10_080):
+        hint = "Write a number of minutes above 0, up to a week."
+        raise SettingsError(f"{where}['every_minutes']", found.every_minutes, hint)
     return found
+
+
+def _is_number(value: object, most: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= most
 
 
 def _kinds(value: object, where: str) -> tuple[str, ...]:

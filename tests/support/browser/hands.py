@@ -21,12 +21,10 @@ class Mouse:
         self.page, self.count = page, 0
 
     def press(self, selector: str) -> None:
-        """Click the one element that a selector names."""
         self.count += 1
         self.page.locator(selector).click()
 
     def write(self, selector: str, text: str) -> None:
-        """Write into a field."""
         self.press(selector)
         self.page.keyboard.type(text)
 
@@ -35,13 +33,11 @@ class Keyboard(Mouse):
     """Works with Tab, Enter and letters; counts decisions, which are clicks with a mouse."""
 
     def press(self, selector: str) -> None:
-        """Go to the element with Tab, and press Enter."""
         self.count += 1
         self._reach(selector)
         self.page.keyboard.press("Enter")
 
     def write(self, selector: str, text: str) -> None:
-        """Go to a field with Tab, and write."""
         self._reach(selector)
         self.page.keyboard.type(text)
 

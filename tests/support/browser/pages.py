@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from playwright.sync_api import Locator, Page, expect
 
-from tests.support.browser import inside
 from tests.support.browser.shop import Shop
 
 BASE = "/admin/rmq_delay"
@@ -18,13 +17,12 @@ OpenPage = Callable[..., Page]
 
 def key(shop: Shop, task_id: str) -> int:
     """Return the number of a task's row."""
-    found = shop.call(inside.record, task_id)
+    found = shop.call("record", task_id)
     assert found is not None, task_id
     return int(found["pk"])
 
 
 def open_list(page: Page, name: str, query: str = "") -> None:
-    """Open a list, such as ``exhaustedtask``."""
     page.goto(f"{BASE}/{name}/{query}")
 
 
@@ -35,23 +33,19 @@ def open_group(page: Page, text: str, name: str = "exhaustedtask") -> None:
 
 
 def open_task(page: Page, shop: Shop, task_id: str, name: str = "exhaustedtask") -> None:
-    """Open the page of a task."""
     page.goto(f"{BASE}/{name}/{key(shop, task_id)}/change/")
 
 
 def row(page: Page, shop: Shop, task_id: str) -> Locator:
-    """Return the row of a list that has this task."""
     return page.locator("#result_list tbody tr").filter(has=page.locator(f'a[href*="/{key(shop, task_id)}/change/"]'))
 
 
 def tick(page: Page, shop: Shop, *task_ids: str) -> None:
-    """Tick the rows of these tasks."""
     for each in task_ids:
         row(page, shop, each).locator("input.action-select").check()
 
 
 def choose(page: Page, action: str) -> None:
-    """Choose an action for the ticked rows."""
     page.locator("select[name=action]").select_option(label=action)
     page.locator(".actions button[name=index]").click()
 
@@ -65,12 +59,10 @@ def confirm(page: Page, action: str, reason: str, **answers: int) -> None:
 
 
 def shows(page: Page, text: str | re.Pattern[str]) -> None:
-    """Expect a message on top of the page."""
     expect(page.locator(".messagelist")).to_contain_text(text)
 
 
 def state(page: Page) -> Locator:
-    """Return the element that shows the state of a task."""
     return page.locator("#rmq-state")
 
 

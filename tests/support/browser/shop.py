@@ -8,44 +8,36 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.host import free_port
 from celery_rmq_delay.testing.servers.process import KeptProcess, tails, wait_until_ready
 from tests.support import ROOT
-from tests.support.browser import inside
 from tests.support.waiting import SECONDS
 
 PROJECT = ROOT / "example_django_project"
 ADMIN = ("admin", "admin's password")
 
 
-class ShopEndedError(AssertionError):
-    """The shop's own process has ended."""
-
-
 class Shop:
-    """RabbitMQ and Redis are given; partners, worker, database and web server are started. A context manager.
-
-    ``processes`` are those that were started beside the stack, by their names. ``settings``: Django's settings module.
-    """
+    """RabbitMQ and Redis are given; partners, worker, database and web server are started. A context manager."""
 
     def __init__(
         self, broker_url: str, redis_url: str, folder: Path, *, settings: str = "tests.support.browser.settings"
     ) -> None:
         self.folder, self.settings = folder, settings
         self.url = ""
-        self.processes: dict[str, KeptProcess] = {}
         self._given = {**os.environ, "BROKER_URL": broker_url, "REDIS_URL": redis_url}
         self._exit = ExitStack()
 
     def __enter__(self) -> Shop:
         try:
             self._start_stack()
-            self.call(inside.add_superuser, *ADMIN)
+            self.call("add_superuser", *ADMIN)
             self.url = self.start_web()
         except BaseException:
             self._exit.close()
@@ -55,24 +47,14 @@ class Shop:
     def __exit__(self, *_: object) -> None:
         self._exit.close()
 
-    def call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """Call a function of a module in the shop's process and return its result; see the module `inside`.
-
-        :raises ShopEndedError: where that process has ended.
-        """
-        self._send([function.__module__, function.__name__, arguments])
+    def call(self, function: str, *arguments: object) -> Any:
+        """Call a function of the module `inside` in the shop's process and return its result."""
+        with suppress(BrokenPipeError):  # no answer will come
+            self._orders.write(json.dumps([function, arguments]) + "\n")
+            self._orders.flush()
         result, problem = self._receive()
         assert problem is None, problem
         return result
-
-    def ended(self) -> list[str]:
-        """Return which of its processes have ended, by their names."""
-        try:
-            has_worker = self.call(inside.worker_is_running)
-        except ShopEndedError:
-            return ["own process"]
-        served = [name for name, process in self.processes.items() if not process.is_running()]
-        return served if has_worker else [*served, "worker"]
 
     def start(self, name: str, *command: str, **environment: str) -> KeptProcess:
         """Start ``manage.py COMMAND`` under a name; its output is in the folder's ``NAME.log``."""
@@ -82,7 +64,6 @@ class Shop:
             output=self.folder / f"{name}.log",
         )
         self._exit.callback(process.close)
-        self.processes[name] = process
         process.start()
         return process
 
@@ -111,35 +92,36 @@ class Shop:
             stderr=log,
             text=True,
         )
+        assert self._stack.stdin and self._stack.stdout
+        self._orders, self._answers = self._stack.stdin, self._stack.stdout
         self._exit.callback(self._end_stack)
         self.environment = {**self._given, **self._receive()}
 
     def _end_stack(self) -> None:
         with self._stack as stack:
             with suppress(BrokenPipeError):
-                self._pipe(stack.stdin).close()
+                self._orders.close()
             try:
                 stack.wait(timeout=SECONDS)
             except subprocess.TimeoutExpired:
                 stack.kill()
                 raise
 
-    def _send(self, order: object) -> None:
-        stdin = self._pipe(self._stack.stdin)
-        with suppress(BrokenPipeError):  # no answer will come
-            stdin.write(json.dumps(order) + "\n")
-            stdin.flush()
-
     def _receive(self) -> Any:
-        line = self._pipe(self._stack.stdout).readline()
+        line = self._answers.readline()
         if not line:
-            raise ShopEndedError(f"The shop's process ended.\n{(self.folder / 'stack.log').read_text()}")
+            raise AssertionError(f"The shop's process ended.\n{(self.folder / 'stack.log').read_text()}")
         return json.loads(line)
 
-    @staticmethod
-    def _pipe(pipe: IO[str] | None) -> IO[str]:
-        assert pipe is not None
-        return pipe
+
+@contextmanager
+def running(broker: Any, redis: Any, folder: Path) -> Iterator[Shop]:
+    """Run a shop; on a private broker it has a vhost of its own."""
+    is_private = isinstance(broker, PrivateBroker)
+    with Shop(broker.vhost(folder.name) if is_private else broker.url, redis.url, folder) as shop:
+        yield shop
+    if is_private:
+        broker.delete_vhost(folder.name)
 
 
 def _answers(url: str) -> bool:

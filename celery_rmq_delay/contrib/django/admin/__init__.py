@@ -15,12 +15,11 @@ from ..models import (
     TaskRecord,
     UnreadableMessage,
 )
-from .collector_pages import CollectorStatusAdmin
+from .facts import CollectorStatusAdmin, UnreadableMessageAdmin
 from .failure_groups import FailureGroupAdmin
 from .insight_page import InsightRunAdmin
 from .lists import ExhaustedTaskAdmin, ParkedTaskAdmin, TaskRecordAdmin
 from .operation_pages import OperationAdmin
-from .unreadable_pages import UnreadableMessageAdmin
 
 __all__ = ["PAGES", "register"]
 

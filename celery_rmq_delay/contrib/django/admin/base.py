@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from dataclasses import dataclass
+from functools import partialmethod, wraps
 from inspect import isclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin import helpers
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.core.paginator import Paginator
@@ -26,16 +28,12 @@ from django.utils.text import capfirst
 from ..conf import conf
 from ..models import ExhaustedTask, FailureGroup, InsightRun, Operation, ParkedTask, TaskRecord, TaskState
 from ..queries import Capped, capped_counts
-from .changelist import RefusedFilterError, SafeChangeList, explanation
+from ..services.actors import Actor
+from .changelist import RefusedFilterError, SafeChangeList
 from .text import EMPTY, plain
 
-if TYPE_CHECKING:
-    _ModelAdmin = admin.ModelAdmin[Any]
-    _Paginator = Paginator[Any]
-else:
-    _ModelAdmin, _Paginator = admin.ModelAdmin, Paginator
-
 Row = TypeVar("Row", bound=Model)
+View = TypeVar("View", bound=Callable[..., HttpResponse])
 
 #: The states on the list of exhausted tasks, with those that an operation sets.
 EXHAUSTED_STATES = (
@@ -63,19 +61,27 @@ _FIELD_LOOKUPS = ("", "__exact", "__isnull", "__in", "__gte", "__lt")
 TABS = (FailureGroup, ExhaustedTask, ParkedTask, TaskRecord, Operation, InsightRun)
 
 
-class CappedPaginator(_Paginator):
-    """A paginator that counts up to ``COUNT_CAP`` rows: a list of a million rows opens like one of a hundred."""
+@dataclass(frozen=True)
+class Button:
+    """A button that sends ``name`` and ``value`` to ``url``, which asks for a confirmation where one is needed."""
 
-    @cached_property
-    def cap(self) -> int:
-        """The most rows that are counted."""
-        return conf().count_cap
+    url: str
+    name: str
+    value: str
+    label: str
+    css: str = "button"
+    #: The ids of the rows that it selects; without them, all rows of the URL's filters.
+    rows: tuple[int, ...] = ()
+
+
+class CappedPaginator(Paginator):  # type: ignore[type-arg] # Django 5.2 cannot be subscripted
+    """A paginator that counts up to ``COUNT_CAP`` rows: a list of a million rows opens like one of a hundred."""
 
     @cached_property
     def capped(self) -> Capped:
         """The count, which may have stopped at the cap."""
         queryset: Any = self.object_list
-        return capped_counts(self.cap, rows=queryset)["rows"]
+        return capped_counts(conf().count_cap, rows=queryset)["rows"]
 
     @cached_property
     def count(self) -> int:
@@ -83,7 +89,7 @@ class CappedPaginator(_Paginator):
         return min(self.capped.number, self.capped.limit)
 
 
-class ReadOnlyAdmin(_ModelAdmin):
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Read-only pages of a model. Changes go through actions and extra views, each with its own permission."""
 
     list_per_page = 50
@@ -97,37 +103,22 @@ class ReadOnlyAdmin(_ModelAdmin):
         css = {"all": ("rmq_delay/pages.css",)}
         js = ("rmq_delay/refresh.js", "rmq_delay/copy.js", "rmq_delay/fold.js")
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: no row is added by hand."""
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False: no row is edited with a form of Django's."""
-        return False
+    has_change_permission = has_delete_permission = has_add_permission
 
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False: ``rmq_delay_prune`` deletes rows."""
-        return False
+    def allows(self, request: HttpRequest, what: str) -> bool:
+        """Return whether the user has one of `PERMISSIONS`."""
+        user: Any = request.user
+        return bool(user.is_active and user.has_perm(PERMISSIONS[what]))
 
-    def has_requeue_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may requeue tasks, and run parked ones now."""
-        return allowed(request, "requeue")
-
-    def has_discard_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may discard and restore tasks."""
-        return allowed(request, "discard")
-
-    def has_edit_payload_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may edit arguments and requeue."""
-        return allowed(request, "edit_payload")
-
-    def has_view_payload_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may see arguments unredacted."""
-        return allowed(request, "view_payload")
-
-    def has_annotate_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may mute failure groups and edit their notes."""
-        return allowed(request, "annotate")
+    # Django calls these for actions.
+    has_requeue_permission = partialmethod(allows, what="requeue")
+    has_discard_permission = partialmethod(allows, what="discard")
+    has_edit_payload_permission = partialmethod(allows, what="edit_payload")
+    has_view_payload_permission = partialmethod(allows, what="view_payload")
+    has_annotate_permission = partialmethod(allows, what="annotate")
 
     def action_checkbox(self, obj: Model) -> SafeString:
         """Return the checkbox of a row; its label for screen readers is shortened and has no control characters."""
@@ -140,15 +131,15 @@ class ReadOnlyAdmin(_ModelAdmin):
         return lookup in dates or any(lookup in _lookups(each) for each in self.list_filter)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """Return the list, with the model's plural name as its title."""
         found: Any = super().get_changelist_instance(request)
         found.title = capfirst(str(self.opts.verbose_name_plural))
         if found.refused:
-            messages.error(request, explanation(found.refused, request.path))
+            text = f"No rows are shown: this list cannot apply the filter {found.refused}."
+            shown = format_html('<bdi>{}</bdi> <a href="{}">Clear all filters</a>', text, request.path)
+            messages.error(request, shown)
         return found
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[SafeChangeList]:
-        """Return the class of the list."""
         return SafeChangeList
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
@@ -168,27 +159,16 @@ class ReadOnlyAdmin(_ModelAdmin):
             answer.status_code = 400
         return answer
 
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show one row; only GET is allowed."""
         if request.method != "GET" or not self.has_view_permission(request):
             raise PermissionDenied
         return self.row_page(request, object_id)
 
-    def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
+    def row_page(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Return the page of a row; the user may view it. Raises `Http404` if there is no such row."""
         raise NotImplementedError
-
-    def add_view(
-        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Refuse: no row is added by hand."""
-        raise PermissionDenied
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
@@ -222,31 +202,31 @@ class ReadOnlyAdmin(_ModelAdmin):
         other = self.admin_site._registry.get(model)
         if other is None or not other.has_view_permission(request):
             return None
-        name = f"admin:{model._meta.app_label}_{model._meta.model_name}_{page}"
         try:
-            return reverse(name, args=args, current_app=self.admin_site.name)
+            return _url(other, page, *args)
         except NoReverseMatch:
             return None
 
     def here(self, page: str, *args: object) -> str:
         """Return the URL of a page of this model."""
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
-        return reverse(name, args=args, current_app=self.admin_site.name)
+        return _url(self, page, *args)
 
-    def row_url(self, name: str, view: Callable[..., HttpResponse]) -> URLPattern:
-        """Return the URL pattern of an extra view of one row, which only gets POST requests; `here` reverses it.
+    def row_url(self, name: str, view: Callable[..., HttpResponse], needs: str | None = None) -> URLPattern:
+        """Return the URL pattern of an extra view of one row, for POSTs of users with a permission; `here` reverses it.
 
         A GET leads to the page of the row: the login sends one after a POST without a session.
         """
 
         @wraps(view)
         def posted(request: HttpRequest, object_id: str) -> HttpResponse:
-            if request.method == "POST":
-                return view(request, object_id)
-            if request.method not in ("GET", "HEAD"):
+            if request.method not in ("GET", "HEAD", "POST"):
                 return HttpResponseNotAllowed(["POST"])
             if not self.has_view_permission(request):
                 raise PermissionDenied
+            if request.method == "POST":
+                if needs and not self.allows(request, needs):
+                    raise PermissionDenied
+                return view(request, object_id)
             number = row_number(object_id)
             problem = (
                 "Nothing was done: your session had ended, or this page was opened without its button. "
@@ -293,12 +273,17 @@ def belongs(record: TaskRecord, model: type[Model]) -> bool:
     return True
 
 
+def _url(pages: Any, page: str, *args: object) -> str:
+    name = f"admin:{pages.opts.app_label}_{pages.opts.model_name}_{page}"
+    return reverse(name, args=args, current_app=pages.admin_site.name)
+
+
 def with_query(url: str, query: str) -> str:
     """Return a URL with a query string, which may be empty."""
     return f"{url}?{query}" if query else url
 
 
-def outside_transactions(view: Any) -> Any:
+def outside_transactions(view: View) -> View:
     """Exempt a view from ``ATOMIC_REQUESTS``: the operations that it runs commit step by step."""
     for alias in settings.DATABASES:
         view = transaction.non_atomic_requests(using=alias)(view)
@@ -335,7 +320,24 @@ def _lookups(entry: Any) -> set[str]:
     return {f"{field}{part}" for part in _FIELD_LOOKUPS}
 
 
-def allowed(request: HttpRequest, what: str) -> bool:
-    """Return whether the user has one of `PERMISSIONS`."""
+def column(heading: str, show: Callable[[Any], object]) -> Any:
+    """Return a column of a list, for the body of its class: ``show`` returns what it has of a row."""
+    return staticmethod(admin.display(description=heading)(show))
+
+
+def actor(request: HttpRequest) -> Actor:
+    """Return the user who sent a request."""
     user: Any = request.user
-    return bool(user.is_active and user.has_perm(PERMISSIONS[what]))
+    return Actor(user, user.get_username())
+
+
+def log(request: HttpRequest, message: str, *rows: Model) -> None:
+    """Add an entry to the history of each of these rows, in Django's admin log."""
+    user: Any = request.user
+    LogEntry.objects.log_actions(user.pk, rows, CHANGE, message)
+
+
+def log_operation(request: HttpRequest, operation: Operation) -> None:
+    """Add one entry for an operation. Its tasks are in `OperationItem`, from which their histories show it."""
+    text = f"{operation.get_kind_display()} (operation {operation.pk})"
+    log(request, f"{text}: {operation.reason}" if operation.reason else text, operation)

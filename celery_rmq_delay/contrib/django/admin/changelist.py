@@ -9,9 +9,8 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ORDER_VAR, SEARCH_VAR, ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
 
+from ..conf import conf
 from ..queries import counted_page, has_plain_order, page_ids
 from .text import plain
 
@@ -75,7 +74,7 @@ class SafeChangeList(ChangeList):
         reads = self._reads() if is_plain else Reads.INDEX
         ids: Any = None
         if reads is not Reads.INDEX:
-            known = counted_page(rows, pages.cap, first, size, to_the_end=reads is Reads.ALL)
+            known = counted_page(rows, conf().count_cap, first, size, to_the_end=reads is Reads.ALL)
             if known is not None:
                 pages.capped, ids = known
         if not 1 <= self.page_num <= pages.num_pages:
@@ -107,9 +106,3 @@ class SafeChangeList(ChangeList):
 def named(name: str, value: str) -> str:
     """Return a parameter and its value for a message."""
     return f"{name[:60]}={value[:40]!r}"
-
-
-def explanation(refused: str, url: str) -> SafeString:
-    """Return why a list shows no rows, with a link to the list without filters."""
-    text = f"No rows are shown: this list cannot apply the filter {refused}."
-    return format_html('<bdi>{}</bdi> <a href="{}">Clear all filters</a>', text, url)

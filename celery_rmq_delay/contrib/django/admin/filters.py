@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
-from ..models import LookupValue, TaskState
-from ..queries import MAX_CHOICES, due_soon, lookup_values, overdue
-from .base import EXHAUSTED_STATES
+from ..models import FailureGroup, Operation, OperationItem, TaskState
+from ..queries import MAX_CHOICES, due_soon, lookup_values, overdue, selected
+from .base import EXHAUSTED_STATES, PARKED_STATES
 from .changelist import Reads, named
 from .text import plain
 
+Outcome = OperationItem.Outcome
+#: The choices of a filter: label and condition by value; a condition that depends on the time is a function.
+Options = Mapping[str, tuple[str, Q | Callable[[], Q]]]
+
+#: Tasks that an operation has certainly not processed. Those with unknown outcome are left to a person.
+REST = (Outcome.FAILED, Outcome.UNTRIED, Outcome.CANCELLED)
+#: Selections that continue or undo an operation: values of the parameter ``outcome`` beside those of `Outcome`.
+_SELECTIONS = {"rest": "not done", "done": "done, not changed since"}
 _LOOKUPS = "_rmq_delay_lookups"
 
 
 def number_of(value: str | None) -> int | None:
     """Return a number of at most nine digits; None for anything else."""
     return int(value) if value and value.isascii() and value.isdigit() and len(value) < 10 else None
+
+
+def options_of(field: str, choices: Any) -> Options:
+    """Return the options for the choices of a field."""
+    return {value: (label, Q(**{field: value})) for value, label in choices}
 
 
 class OwnFilter(admin.SimpleListFilter):
@@ -34,16 +47,30 @@ class OwnFilter(admin.SimpleListFilter):
     #: Parameters beside ``parameter_name``.
     more_parameters: tuple[str, ...] = ()
     reads = Reads.INDEX
+    options: Options = {}
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(value, label) for value, (label, _condition) in self.options.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep the rows of the chosen value; all rows if none is chosen."""
         chosen = self.value()
         if chosen is None:
-            return queryset
+            return queryset.filter(self.unchosen())
         kept = None if "\0" in chosen else self.chosen(queryset, chosen)
         if kept is None:
             raise IncorrectLookupParameters(named(str(self.parameter_name), chosen))
         return kept
+
+    def unchosen(self) -> Q:
+        """Return the condition while no value is chosen."""
+        return Q()
+
+    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
+        """Return the rows of a value; None if the value is unknown."""
+        if value not in self.options:
+            return None
+        _label, condition = self.options[value]
+        return queryset.filter(condition() if callable(condition) else condition)
 
     def has_output(self) -> bool:
         """Return whether there are choices, or one is chosen: Django ignores a filter without output."""
@@ -58,9 +85,16 @@ class OwnFilter(admin.SimpleListFilter):
         known = {str(key): label for key, label in self.lookup_choices}
         return plain(f"{self.title}: {known.get(value, value)}", 120)
 
-    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
-        """Return the rows of a value; None if the value is unknown."""
-        raise NotImplementedError
+
+class AnyState(OwnFilter):
+    """Any state, or one."""
+
+    title = parameter_name = "state"
+    options = options_of("state", TaskState.choices)
+
+    def unchosen(self) -> Q:
+        """Name all states: the indexes begin with the state."""
+        return Q(state__in=TaskState.values)
 
 
 class StateFilter(OwnFilter):
@@ -69,75 +103,37 @@ class StateFilter(OwnFilter):
     The tasks of an operation are shown in all states of the list: the operation has changed them.
     """
 
-    title = "state"
-    parameter_name = "state"
-    states: tuple[TaskState, ...] = ()
+    title = parameter_name = "state"
 
-    @property
-    def default(self) -> tuple[TaskState, ...]:
-        """The states while none is chosen."""
-        return self.states if "operation" in self.request.GET else self.states[:1]
+    def unchosen(self) -> Q:
+        return Q(state__in=self._default())
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the states."""
-        return [(state.value, state.label) for state in self.states]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep the tasks of the chosen state, or of the default."""
-        return queryset.filter(state__in=self.default) if self.value() is None else super().queryset(request, queryset)
-
-    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
-        """Return the tasks of one state."""
-        return queryset.filter(state=value) if value in self.states else None
+    def _default(self) -> list[str]:
+        return [*self.options] if "operation" in self.request.GET else [*self.options][:1]
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         """Yield the states without "All", for which there is no index."""
-        chosen = (self.value(),) if self.value() else self.default
-        for state in self.states:
-            yield {
-                "selected": (state,) == chosen,
-                "query_string": changelist.get_query_string({self.parameter_name: state.value}),
-                "display": state.label,
-            }
+        chosen = [self.value()] if self.value() else self._default()
+        for state, label in self.lookup_choices:
+            query = changelist.get_query_string({self.parameter_name: state})
+            yield {"selected": [state] == chosen, "query_string": query, "display": label}
 
 
 class ParkedStates(StateFilter):
     """The states of the list of parked tasks."""
 
-    states = (TaskState.PARKED, TaskState.RUNNING)
+    options = options_of("state", [(state.value, state.label) for state in PARKED_STATES])
 
 
 class ExhaustedStates(StateFilter):
     """The states of the list of exhausted tasks."""
 
-    states = EXHAUSTED_STATES
-
-
-class AnyState(OwnFilter):
-    """Any state, or one."""
-
-    title = "state"
-    parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return all states."""
-        return list(TaskState.choices)
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep the tasks of the chosen state, or name all states: the indexes begin with the state."""
-        if self.value() is None:
-            return queryset.filter(state__in=TaskState.values)
-        return super().queryset(request, queryset)
-
-    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
-        """Return the tasks of one state."""
-        return queryset.filter(state=value) if value in TaskState.values else None
+    options = options_of("state", [(state.value, state.label) for state in EXHAUSTED_STATES])
 
 
 class SeenFilter(OwnFilter):
-    """A queue, task or error class that was recorded; read from a small table, once for all filters of a page."""
+    """A value that was recorded; read from a small table, once for all filters of a page."""
 
-    kind: LookupValue.Kind
     field = ""
     #: Whether there may be more values than choices, so that a value can be typed.
     is_long = False
@@ -150,7 +146,7 @@ class SeenFilter(OwnFilter):
         if found is None:
             found = lookup_values()
             setattr(request, _LOOKUPS, found)
-        values = list(found[self.kind])
+        values = list(found[str(self.parameter_name)])
         self.is_long = len(values) >= MAX_CHOICES
         chosen = request.GET.get(self.parameter_name or "")
         if chosen and chosen not in values:
@@ -158,7 +154,6 @@ class SeenFilter(OwnFilter):
         return [(value, plain(value, 80)) for value in values]
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
-        """Return the tasks with one value."""
         return queryset.filter(**{self.field: value})
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
@@ -168,117 +163,56 @@ class SeenFilter(OwnFilter):
         return super().choices(changelist)
 
 
-class QueueFilter(SeenFilter):
-    """By origin queue."""
-
-    title, parameter_name, kind, field = "queue", "queue", LookupValue.Kind.QUEUE, "queue"
+def _seen(what: str, field: str) -> type[SeenFilter]:
+    return type("SeenFilter", (SeenFilter,), {"title": what, "parameter_name": what, "field": field})
 
 
-class TaskFilter(SeenFilter):
-    """By task."""
-
-    title, parameter_name, kind, field = "task", "task", LookupValue.Kind.TASK, "name"
+SEEN = (_seen("queue", "queue"), _seen("task", "name"), _seen("error", "exception_type"), _seen("worker", "worker"))
 
 
-class ErrorFilter(SeenFilter):
-    """By class of the last error."""
-
-    title, parameter_name, kind, field = "error", "error", LookupValue.Kind.ERROR, "exception_type"
+def _since(field: str, length: timedelta) -> Callable[[], Q]:
+    return lambda: Q(**{f"{field}__gte": timezone.now() - length})
 
 
-class WorkerFilter(SeenFilter):
-    """By the worker of the last attempt."""
-
-    title, parameter_name, kind, field = "worker", "worker", LookupValue.Kind.WORKER, "worker"
-
-
-class WindowFilter(OwnFilter):
-    """The last hours or days."""
-
-    parameter_name = "window"
-    field = ""
-    windows = {
-        "1h": (timedelta(hours=1), "Last hour"),
-        "24h": (timedelta(hours=24), "Last 24 hours"),
-        "7d": (timedelta(days=7), "Last 7 days"),
-        "30d": (timedelta(days=30), "Last 30 days"),
+def window(title: str, field: str, reads: Reads = Reads.INDEX) -> type[OwnFilter]:
+    """Return a filter by the last hours or days of a field."""
+    options = {
+        "1h": ("Last hour", _since(field, timedelta(hours=1))),
+        "24h": ("Last 24 hours", _since(field, timedelta(hours=24))),
+        "7d": ("Last 7 days", _since(field, timedelta(days=7))),
+        "30d": ("Last 30 days", _since(field, timedelta(days=30))),
     }
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the windows."""
-        return [(name, label) for name, (_length, label) in self.windows.items()]
-
-    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
-        """Return the tasks of one window."""
-        found = self.windows.get(value)
-        return queryset.filter(**{f"{self.field}__gte": timezone.now() - found[0]}) if found else None
-
-
-class ParkedWindow(WindowFilter):
-    """By when it was parked."""
-
-    title, field = "parked", "parked_at"
-    reads = Reads.ROWS
-
-
-class ExhaustedWindow(WindowFilter):
-    """By when it was exhausted."""
-
-    title, field = "exhausted", "exhausted_at"
-
-
-class ChangedWindow(WindowFilter):
-    """By when its state changed."""
-
-    title, field = "changed", "changed_at"
+    members = {"title": title, "parameter_name": "window", "reads": reads, "options": options}
+    return type("WindowFilter", (OwnFilter,), members)
 
 
 class AttemptsFilter(OwnFilter):
     """A minimum number of attempts; the URL accepts any number."""
 
-    title = "attempts"
-    parameter_name = "attempts"
-    offered = (1, 2, 3, 5, 10)
+    title = parameter_name = "attempts"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return some numbers, and the chosen one."""
-        numbers = {*self.offered, number_of(request.GET.get("attempts")) or 1}
+        numbers = {1, 2, 3, 5, 10, number_of(request.GET.get("attempts")) or 1}
         return [(str(number), f"{number} or more") for number in sorted(numbers)]
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
-        """Return the tasks with at least that many attempts; the first attempt is number 0."""
         number = number_of(value)
-        return queryset.filter(attempt__gte=number - 1) if number else None
+        return queryset.filter(attempt__gte=number - 1) if number else None  # the first attempt is number 0
 
 
 class OverdueFilter(OwnFilter):
     """Overdue tasks: due, and without an event since."""
 
-    title = "overdue"
-    parameter_name = "overdue"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the one choice."""
-        return [("1", "Overdue only")]
-
-    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
-        """Return the tasks that are overdue."""
-        return queryset.filter(overdue(timezone.now())) if value == "1" else None
+    title = parameter_name = "overdue"
+    options = {"1": ("Overdue only", lambda: overdue(timezone.now()))}
 
 
 class DueFilter(OwnFilter):
-    """Tasks that are due soon."""
+    """Tasks that are due soon, and not overdue."""
 
-    title = "due"
-    parameter_name = "due"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the one choice."""
-        return [("soon", "In 5 minutes")]
-
-    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
-        """Return the tasks that are due within 5 minutes, and not overdue."""
-        return queryset.filter(due_soon(timezone.now())) if value == "soon" else None
+    title = parameter_name = "due"
+    options = {"soon": ("In 5 minutes", lambda: due_soon(timezone.now()))}
 
 
 class RequeuedFilter(OwnFilter):
@@ -286,13 +220,91 @@ class RequeuedFilter(OwnFilter):
 
     title = "requeued before"
     parameter_name = "requeued"
+    options = {"1": ("Yes", Q(generation__gt=0)), "0": ("No", Q(generation=0))}
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return both choices."""
-        return [("1", "Yes"), ("0", "No")]
+
+class GroupFilter(OwnFilter):
+    """By failure group, or several with commas; shown only while one is chosen, from the page of the groups."""
+
+    title = "failure group"
+    parameter_name = "group"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the chosen groups as one choice; none if one of them does not exist."""
+        value = request.GET.get("group", "")
+        numbers = {number_of(each) or 0 for each in value.split(",")}
+        found = list(FailureGroup.objects.filter(pk__in=numbers))
+        self.groups = found if len(found) == len(numbers) else []
+        if not self.groups:
+            return []
+        label = f"{len(found)} groups" if len(found) > 1 else found[0]
+        return [(value, plain(label, 80))]
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
-        """Return the tasks that were requeued, or those that never were."""
-        if value == "1":
-            return queryset.filter(generation__gt=0)
-        return queryset.filter(generation=0) if value == "0" else None
+        return queryset.filter(failure_group__in=self.groups) if self.groups else None
+
+
+class OperationFilter(OwnFilter):
+    """The tasks that an operation selected; with ``outcome``, those with one outcome. Has no choices, only a chip."""
+
+    title = parameter_name = "operation"
+    more_parameters = ("outcome",)
+    reads = Reads.ALL
+    template = "admin/rmq_delay/no_choices.html"
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
+        super().__init__(request, params, model, model_admin)
+        self.outcome: str | None = params.pop("outcome", [None])[-1]
+
+    def expected_parameters(self) -> list[str | None]:
+        return ["operation", "outcome"]
+
+    def has_output(self) -> bool:
+        return self.outcome is not None or super().has_output()
+
+    @property
+    def in_words(self) -> str:
+        """The operation and the outcome as text; empty if none is chosen."""
+        if self.value() is None:
+            return ""
+        words = f"Operation {self.value()}"
+        return plain(f"{words}: {in_words_of(self.outcome)}" if self.outcome else words, 120)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep the tasks of the operation. An outcome without an operation is refused, and so is an unknown one."""
+        unknown = self.outcome not in (None, *Outcome.values, *_SELECTIONS)
+        if self.outcome is not None and (unknown or self.value() is None):
+            raise IncorrectLookupParameters(named("outcome", self.outcome))
+        return super().queryset(request, queryset)
+
+    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
+        """Return the tasks of an operation; None if it was deleted."""
+        number = number_of(value)
+        if number is None or not Operation.objects.filter(pk=number).exists():
+            return None
+        items = OperationItem.objects.filter(operation=number)
+        if self.outcome == "rest":
+            items = items.filter(outcome__in=REST)
+        elif self.outcome == "done":
+            items = items.filter(outcome=Outcome.OK, record__operation=number)
+        elif self.outcome is not None:
+            items = items.filter(outcome=self.outcome)
+        return selected(queryset, items.values("record"))
+
+
+#: The last filters of all lists of tasks.
+COMMON = (AttemptsFilter, RequeuedFilter, GroupFilter, OperationFilter)
+
+
+def in_words_of(outcome: str) -> str:
+    """Return a value of the parameter ``outcome`` as text."""
+    if outcome in Outcome.values:
+        return str(Outcome(outcome).label)
+    return str(_SELECTIONS.get(outcome, plain(outcome, 80)))
+
+
+def followed(request: HttpRequest) -> Operation | None:
+    """Return the operation that the selection of a request continues or undoes."""
+    if request.GET.get("outcome") not in _SELECTIONS:
+        return None
+    return Operation.objects.filter(pk=number_of(request.GET.get("operation")) or 0).first()

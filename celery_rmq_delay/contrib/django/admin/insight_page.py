@@ -4,42 +4,45 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
+from math import sqrt
 from typing import Any
-from urllib.parse import urlencode
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 
 from ....history.tables import EXCEPTION, TASK
 from ..conf import conf
 from ..models import InsightRun, Row
-from ..queries import grouped, plural
 from . import text
-from .charts.bursts import bursts_chart
-from .charts.curves import Retries, curve_chart
-from .collector_pages import FactsAdmin
-from .error_advice import error_advice, give_up_snippet
-from .ladders import advice, differs, snippet, what_if
-from .outcomes import Outcome
+from .advice import advice, differs, error_advice, give_up_snippet, snippet, what_if
+from .charts import bursts_chart
+from .curves import Retries, curve_chart
+from .facts import FactsAdmin
 
 #: Incidents that the table lists; the chart has all that are loaded.
 LISTED = 20
 #: The page warns that its data is old if the last day of the run is longer ago.
 STALE_AFTER = timedelta(days=7)
+#: The quantile of the normal distribution for 95 %.
+_Z = 1.959963984540054
+_BAR = (
+    '<svg class="rmq-rate" aria-hidden="true"><rect class="rmq-bar rmq-bar-parked" x="0" y="2" width="{}%" height="10">'
+    '</rect><line x1="{}%" x2="{}%" y1="7" y2="7"></line></svg>'
+)
 
 
 class InsightRunAdmin(FactsAdmin):
     """One page instead of a list: there is one set of insights, that of the last run."""
 
+    row_template = "admin/rmq_delay/insight_run.html"
+
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the insights."""
         if request.method not in ("GET", "HEAD") or not self.has_view_permission(request):
             raise PermissionDenied
         run = InsightRun.objects.order_by("-pk").first()
@@ -48,48 +51,34 @@ class InsightRunAdmin(FactsAdmin):
         return TemplateResponse(request, "admin/rmq_delay/insights.html", context)
 
     def _shown(self, request: HttpRequest, run: InsightRun) -> dict[str, Any]:
-        ladders = run.rows_of("ladder_advice")
-        outcomes = run.rows_of("tier_outcomes")
-        incidents = run.rows_of("incidents")
-        curves = run.rows_of("recovery_curve")
+        ladders, curves, exceptions, incidents, outcomes = map(
+            run.rows_of, ("ladder_advice", "recovery_curve", "exception_advice", "incidents", "tier_outcomes")
+        )
         curve = _chosen(request, curves)
-        exceptions = run.rows_of("exception_advice")
         return {
             "notes": _notes(run),
             "run_text": _run_text(run),
             "run_url": self.here("change", run.pk),
-            "choices": list(_choices(curves, curve)),
+            "choices": [
+                (title, [each for each in curves if each.scope == scope])
+                for scope, title in ((TASK, "Tasks"), (EXCEPTION, "Errors"))
+            ],
             "curve": curve,
-            "curve_text": curve and _curve_text(curve),
             "curve_chart": curve and curve_chart(curve.name, curve.points, _retries(curve, outcomes, ladders)),
             "advice": [advice(row) for row in ladders],
             "snippet": snippet(ladders),
             "error_advice": [error_advice(row) for row in exceptions],
             "give_up_snippet": give_up_snippet(exceptions),
             "what_if": what_if(run.rows_of("what_if")),
-            "outcomes": [Outcome(row) for row in outcomes],
-            "incidents": list(_incidents(incidents[:LISTED])),
-            "listed": min(LISTED, len(incidents)),
+            "outcomes": [(row, *_rate(row)) for row in outcomes],
+            "incidents": [(each, each.ended_at - each.started_at) for each in incidents[:LISTED]],
             "more_incidents": len(incidents) > LISTED,
             "bursts": bursts_chart(run.rows_of("hourly"), incidents),
             "left_out": run.left_out,
         }
 
-    def facts(self, request: HttpRequest, row: Any) -> list[tuple[str, str | SafeString]]:
-        """Return the labels and values of a run."""
-        now = timezone.now()
-        return [
-            ("Days", str(row)),
-            ("History", text.hostile(row.input_url, 1_000)),
-            ("Output", text.hostile(row.output_url, 1_000)),
-            ("Tiers and incidents since", f"{row.since:%Y-%m-%d}"),
-            ("Loaded", text.moment(row.loaded_at, now)),
-            ("Report", format_html('<pre dir="auto" tabindex="0">{}</pre>', text.plain(_indented(row.report)))),
-        ]
-
-
-def _indented(report: object) -> str:
-    return json.dumps(report, indent=2, ensure_ascii=False)
+    def row_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        return {"report": json.dumps(row.report, indent=2, ensure_ascii=False)}
 
 
 def _empty() -> str:
@@ -123,9 +112,7 @@ def _run_text(run: InsightRun) -> str:
     begun = text.plain(run.report.get("advice_from") or "", 10)
     if begun and begun < f"{run.first_day:%Y-%m-%d}":
         found += f"Curves and advice use data since {begun}. "
-    return found + (
-        "Curves and advice do not include the retries of tasks that were requeued after they were exhausted."
-    )
+    return f"{found}Curves and advice do not include the retries of tasks that were requeued after they were exhausted."
 
 
 def _chosen(request: HttpRequest, curves: Sequence[Row]) -> Row | None:
@@ -136,28 +123,6 @@ def _chosen(request: HttpRequest, curves: Sequence[Row]) -> Row | None:
             if (curve.scope, curve.name) == (scope, name):
                 return curve
     return next(iter(curves), None)
-
-
-def _curve_text(curve: Row) -> str:
-    censored = grouped(curve.censored)
-    return f"{grouped(curve.episodes)} failures that were retried; the end of {censored} was not observed."
-
-
-def _choices(curves: Sequence[Row], chosen: Row | None) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the links to the curves, by scope."""
-    for scope, title in ((TASK, "Tasks"), (EXCEPTION, "Errors")):
-        links = [
-            {
-                "query": f"?{urlencode({scope: curve.name})}",
-                "name": text.dotted(curve.name, 120),
-                "episodes": grouped(curve.episodes),
-                "here": curve is chosen,
-            }
-            for curve in curves
-            if curve.scope == scope
-        ]
-        if links:
-            yield title, links
 
 
 def _retries(curve: Row, outcomes: Sequence[Row], ladders: Sequence[Row]) -> list[Retries]:
@@ -179,22 +144,25 @@ def _retries(curve: Row, outcomes: Sequence[Row], ladders: Sequence[Row]) -> lis
     return [each for each in found if each.delays_ms]
 
 
-def _incidents(incidents: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    for each in incidents:
-        lasted = (each.ended_at - each.started_at).total_seconds()
-        yield {
-            "started_at": each.started_at,
-            "started": text.absolute(each.started_at),
-            "lasted": text.rough(lasted),
-            **{
-                name: [text.dotted(one, 120) for one in getattr(each, name)]
-                for name in ("queues", "tasks", "exceptions")
-            },
-            "excess": grouped(each.excess),
-            "peak": grouped(each.peak_per_minute),
-            "rate": text.share(each.failure_rate),
-            "usual": each.usual_rate is not None and f"usually {text.share(each.usual_rate)}",
-            "touched": f"{grouped(each.tasks_touched)} {plural(each.tasks_touched, 'task', 'tasks')}",
-            "recovered": text.share(each.recovered_share),
-            "wasted": text.rough(each.wasted_ms / 1000),
-        }
+def wilson(good: int, of: int, independent: float | None = None) -> tuple[float, float]:
+    """Return the 95 % interval of a share (Wilson 1927); from 0 to 1 without trials.
+
+    ``independent``: of these, how many independent trials would vary as much; None: all are independent.
+    """
+    if not of:
+        return 0.0, 1.0
+    share, z2 = good / of, _Z * _Z
+    trials = of if independent is None else max(min(independent, of), 1.0)
+    middle = (share + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = _Z * sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials)) / (1 + z2 / trials)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _rate(row: Row) -> tuple[str, str, str]:
+    """Return the share that recovered at the next attempt, its interval, and both as a bar."""
+    if not row.parked:
+        return text.EMPTY, "", ""
+    share = row.recovered / row.parked
+    low, high = wilson(min(row.recovered, row.parked), row.parked, row.independent)
+    bar = format_html(_BAR, *(round(100 * each, 1) for each in (min(1.0, share), low, high)))
+    return text.share(share), text.interval(low, high, text.share), bar

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -12,15 +10,16 @@ from django.template.response import TemplateResponse
 from django.utils.cache import add_never_cache_headers
 
 from ....exceptions import EditError, RmqDelayError
+from ....operations.preview import Preview
 from ..conf import conf
 from ..models import TaskRecord
 from ..services import counts, payloads
 from ..services.operations.action import reason_field
 from ..services.operations.edit import MAX_TEXT, edit, editable
-from . import log_entries, text
-from .base import ReadOnlyAdmin
+from . import text
+from .base import ReadOnlyAdmin, actor, log, log_operation
 from .confirming import show_result
-from .task_page import found_task, message_context, task_page
+from .task_page import task_page
 
 
 def _json(rows: int) -> forms.Textarea:
@@ -35,31 +34,31 @@ class EditForm(forms.Form):
     reason = reason_field()
 
 
-def reveal_view(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
+def _revealed(pages: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> Preview:
+    """Return the unredacted message, after an entry in the audit log and in the history of this list's model."""
+    shown = payloads.reveal(record, actor(request))
+    log(request, "Message revealed", pages.model(pk=record.pk, name=record.name, task_id=record.task_id))
+    return shown
+
+
+def reveal(pages: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> HttpResponse:
     """Log the reveal, then show a task with its unredacted message."""
-    record = found_task(pages, request, object_id)
-    if not pages.has_view_payload_permission(request):
-        raise PermissionDenied
-    shown = payloads.reveal(record, log_entries.actor(request))
-    log_entries.log(request, _listed(pages, record), "Message revealed")
-    page = task_page(pages, request, record, message=shown)
+    page = task_page(pages, request, record, message=_revealed(pages, request, record))
     add_never_cache_headers(page)
     return page
 
 
-def edit_view(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
+def edit_view(pages: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> HttpResponse:
     """Show the form to edit arguments, or requeue the task with those of the form.
 
     The form shows unredacted arguments, so that opening it is logged like a reveal.
     """
-    record = found_task(pages, request, object_id)
-    if not conf().allow_edit or not pages.has_edit_payload_permission(request):
+    if not conf().allow_edit:
         raise PermissionDenied
     try:
         now = editable(record)
         if "args" not in request.POST:
-            payloads.reveal(record, log_entries.actor(request))
-            log_entries.log(request, _listed(pages, record), "Message revealed")
+            _revealed(pages, request, record)
             return _edit_page(pages, request, record, EditForm(initial=now))
         form = EditForm(request.POST)
         if form.is_valid():
@@ -72,44 +71,31 @@ def edit_view(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str) -> Htt
 
 def _edited(pages: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord, form: EditForm) -> HttpResponse:
     answer = form.cleaned_data
+    who, why = actor(request), answer["reason"].strip()
     try:
-        operation = edit(
-            record,
-            answer["args"],
-            answer["kwargs"],
-            actor=log_entries.actor(request),
-            reason=answer["reason"].strip(),
-        )
+        operation = edit(record, answer["args"], answer["kwargs"], actor=who, reason=why)
     except EditError as error:
         form.add_error(error.field or None, text.plain(error, 500))
         return _edit_page(pages, request, record, form)
     except RmqDelayError as error:
         messages.error(request, text.plain(error, 500))
     else:
-        log_entries.log_operation(request, operation)
+        log_operation(request, operation)
         show_result(request, operation)
         counts.forget()
     return HttpResponseRedirect(pages.here("change", record.pk))
 
 
 def _edit_page(pages: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord, form: EditForm) -> HttpResponse:
-    shown = payloads.preview(record)
     context = pages.page_context(
         request,
         "Edit and requeue",
         record=record,
         original=record,
         form=form,
-        task=text.hostile(record.name, 255),
-        task_id=text.hostile(record.task_id, 255),
-        locked=[each for each in message_context(shown)["headers"] if each["locked"]],
+        locked=[each for each in payloads.preview(record).headers if each.locked],
         back=pages.here("change", record.pk),
     )
     page = TemplateResponse(request, "admin/rmq_delay/edit.html", context)
     add_never_cache_headers(page)
     return page
-
-
-def _listed(pages: ReadOnlyAdmin, record: TaskRecord) -> Any:
-    """Return a task as an instance of this list's model, under which its history is stored."""
-    return pages.model(pk=record.pk, name=record.name, task_id=record.task_id)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
@@ -16,11 +15,13 @@ from ..queries import Capped, Collectors, Tiles, collectors, grouped, last_hours
 from ..services.counts import BrokerCounts, broker_counts, forget
 from . import text
 from .base import ReadOnlyAdmin, with_query
-from .charts.hours import chart
+from .charts import chart
+
+#: The query parameter that makes a list count the broker's messages again.
+RECOUNT = "recount"
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """One figure; ``url`` leads to the tasks that it counts."""
 
     label: str
@@ -29,53 +30,33 @@ class Tile:
     tone: str = ""
 
 
-#: The query parameter that makes a list count the broker's messages again.
-RECOUNT = "recount"
-
-
 class SummarizedAdmin(ReadOnlyAdmin):
     """A list below the summary."""
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the list below the summary."""
         more: dict[str, Any] = {}
         if request.method == "GET" and self.has_view_permission(request):
             if RECOUNT in request.GET:
                 forget()
-                return HttpResponseRedirect(_without_recount(request))
-            more = {"summary": summary(self, request)}
+                query = request.GET.copy()
+                del query[RECOUNT]
+                return HttpResponseRedirect(with_query(request.path, query.urlencode()))
+            more = {"summary": _summary(self, request)}
         return super().changelist_view(request, {**more, **(extra_context or {})})
 
 
-def _without_recount(request: HttpRequest) -> str:
-    query = request.GET.copy()
-    del query[RECOUNT]
-    return with_query(request.path, query.urlencode())
-
-
-def summary(admin: ReadOnlyAdmin, request: HttpRequest) -> dict[str, Any]:
+def _summary(admin: ReadOnlyAdmin, request: HttpRequest) -> dict[str, Any]:
     """Return the context of the template ``summary.html``."""
     now = timezone.now()
-    hours = last_hours(now)
-    found = tiles(conf().count_cap, now)
-    collecting = collectors(now)
-    live = broker_counts()
+    found, collecting, live = tiles(conf().count_cap, now), collectors(now), broker_counts()
     return {
         "tiles": list(_tiles(admin, request, found)),
-        "chart": chart(hours),
-        "notes": _notes(collecting),
+        "chart": chart(last_hours(now)),
+        "note": _note(collecting),
         "broker_note": _broker_note(live),
-        "recount_url": f"?{_with_recount(request)}",
         "live": list(_live(live, found, collecting)),
         "collectors_url": admin.page_url(request, CollectorStatus, "changelist"),
-        "now": now,
     }
-
-
-def _with_recount(request: HttpRequest) -> str:
-    query = request.GET.copy()
-    query[RECOUNT] = "1"
-    return query.urlencode()
 
 
 def _tiles(admin: ReadOnlyAdmin, request: HttpRequest, found: Tiles) -> Iterator[Tile]:
@@ -83,23 +64,19 @@ def _tiles(admin: ReadOnlyAdmin, request: HttpRequest, found: Tiles) -> Iterator
     parked = admin.page_url(request, ParkedTask, "changelist")
     exhausted = admin.page_url(request, ExhaustedTask, "changelist")
 
-    def where(url: str | None, query: str) -> str | None:
-        return url + query if url else None
+    def tile(label: str, count: Capped, url: str | None, query: str = "", tone: str = "") -> Tile:
+        return Tile(label, str(count), url and url + query, tone if count.number else "")
 
-    def bad(count: Capped) -> str:
-        return "bad" if count.number else ""
-
-    yield Tile("Parked", str(found.parked), parked)
-    yield Tile("Due in 5 min", str(found.due_soon), where(parked, "?due=soon"))
-    yield Tile("Overdue", str(found.overdue), where(parked, "?overdue=1"), bad(found.overdue))
-    yield Tile("Exhausted, open", str(found.exhausted), exhausted, bad(found.exhausted))
-    yield Tile("Open, exhausted in 24 h", str(found.exhausted_lately), where(exhausted, "?window=24h"))
+    yield tile("Parked", found.parked, parked)
+    yield tile("Due in 5 min", found.due_soon, parked, "?due=soon")
+    yield tile("Overdue", found.overdue, parked, "?overdue=1", "bad")
+    yield tile("Exhausted, open", found.exhausted, exhausted, tone="bad")
+    yield tile("Open, exhausted in 24 h", found.exhausted_lately, exhausted, "?window=24h")
     if found.oldest is not None:
         url = admin.page_url(request, ExhaustedTask, "change", found.oldest.pk)
-        yield Tile("Oldest open", text.moment(found.oldest.exhausted_at, timezone.now()), url)
+        yield Tile("Oldest open", text.moment(found.oldest.exhausted_at), url)
     if found.unknown.number:
-        url = where(exhausted, f"?state={TaskState.UNKNOWN}")
-        yield Tile("Outcome unknown", str(found.unknown), url, "bad")
+        yield tile("Outcome unknown", found.unknown, exhausted, f"?state={TaskState.UNKNOWN}", "bad")
 
 
 def _broker_note(live: BrokerCounts) -> str:
@@ -128,28 +105,23 @@ def _live(live: BrokerCounts, found: Tiles, collecting: Collectors) -> Iterator[
         yield f"{running} {run}, {text.duration(collecting.lag_ms)} behind."
 
 
-def _difference(collecting: Collectors) -> list[str]:
-    """Return the warning that delay queues and table have differed for a while."""
+def _note(collecting: Collectors) -> str:
+    """Return the warning about missing, old or different data; empty if there is none."""
+    if not collecting.known:
+        return "No collector is running, so these pages stay as they are: start “manage.py rmq_delay_collect”."
+    if not collecting.running:
+        when = text.relative(collecting.last_heartbeat - timezone.now()) if collecting.last_heartbeat else ""
+        return f"No collector is running (last heartbeat {when}): these pages show old data."
     if collecting.differs_since is None:
-        return []
+        return ""
     number = abs(collecting.differs_by)
     count, since = grouped(number), text.absolute(collecting.differs_since)
     if collecting.differs_by > 0:
-        return [
+        return (
             f"Since {since} the delay queues hold {count} {plural(number, 'task', 'tasks')} that the table does not "
             f"have: events were lost, or {plural(number, 'its worker sends', 'their workers send')} none."
-        ]
-    return [
+        )
+    return (
         f"Since {since} the table has {count} parked {plural(number, 'task that is', 'tasks that are')} in no delay "
         "queue: a queue was purged or deleted, or events were lost."
-    ]
-
-
-def _notes(collecting: Collectors) -> list[str]:
-    """Return warnings about missing or old data."""
-    if not collecting.known:
-        return ["No collector is running, so these pages stay as they are: start “manage.py rmq_delay_collect”."]
-    if not collecting.running:
-        when = text.relative(collecting.last_heartbeat - timezone.now()) if collecting.last_heartbeat else ""
-        return [f"No collector is running (last heartbeat {when}): these pages show old data."]
-    return _difference(collecting)
+    )

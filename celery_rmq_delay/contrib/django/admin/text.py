@@ -22,6 +22,10 @@ IN_TITLE = 600
 
 EMPTY = "-"
 
+_BADGE = (
+    '<span class="rmq-badge rmq-{}"><svg class="rmq-icon" viewBox="0 0 12 12" width="12" height="12" '
+    'aria-hidden="true"><path fill-rule="evenodd" d="{}"></path></svg> {}</span>'
+)
 _DOTS = re.compile(r"(?<=\.)(?=.)")
 
 #: Outlines of the icons, in a square of 12; drawn, because fonts lack these signs.
@@ -37,33 +41,25 @@ _SHAPES = {
     "warning": "M6 0l6 11.5H0zM5.2 4v4h1.6V4zM5.2 8.8v1.5h1.6V8.8z",
     "skip": "M1 1l5 5-5 5zM6 1l5 5-5 5z",
 }
+#: The icons and tones of the states of tasks and operations, and of the outcomes of an operation's tasks.
 _ICONS = {
-    TaskState.PARKED: ("bars", "waiting"),
-    TaskState.RUNNING: ("play", "waiting"),
-    TaskState.RECOVERED: ("tick", "good"),
-    TaskState.EXHAUSTED: ("cross", "bad"),
-    TaskState.REQUEUING: ("again", "waiting"),
-    TaskState.REQUEUED: ("back", "good"),
-    TaskState.DISCARDED: ("minus", "quiet"),
-    TaskState.UNKNOWN: ("question", "bad"),
-}
-_OUTCOMES = {
-    OperationItem.Outcome.PENDING: ("bars", "waiting"),
-    OperationItem.Outcome.OK: ("tick", "good"),
-    OperationItem.Outcome.SKIPPED: ("skip", "quiet"),
-    OperationItem.Outcome.FAILED: ("cross", "bad"),
-    OperationItem.Outcome.UNTRIED: ("cross", "bad"),
-    OperationItem.Outcome.UNKNOWN: ("question", "bad"),
-    OperationItem.Outcome.CANCELLED: ("minus", "quiet"),
-}
-_OPERATIONS = {
-    Operation.State.PENDING: ("bars", "waiting"),
-    Operation.State.RUNNING: ("play", "waiting"),
-    Operation.State.CANARY: ("play", "waiting"),
-    Operation.State.CANCELLING: ("minus", "waiting"),
-    Operation.State.CANCELLED: ("minus", "quiet"),
-    Operation.State.DONE: ("tick", "good"),
-    Operation.State.FAILED: ("cross", "bad"),
+    "PENDING": ("bars", "waiting"),
+    "PARKED": ("bars", "waiting"),
+    "RUNNING": ("play", "waiting"),
+    "CANARY": ("play", "waiting"),
+    "REQUEUING": ("again", "waiting"),
+    "CANCELLING": ("minus", "waiting"),
+    "RECOVERED": ("tick", "good"),
+    "REQUEUED": ("back", "good"),
+    "DONE": ("tick", "good"),
+    "OK": ("tick", "good"),
+    "EXHAUSTED": ("cross", "bad"),
+    "FAILED": ("cross", "bad"),
+    "UNTRIED": ("cross", "bad"),
+    "UNKNOWN": ("question", "bad"),
+    "DISCARDED": ("minus", "quiet"),
+    "CANCELLED": ("minus", "quiet"),
+    "SKIPPED": ("skip", "quiet"),
 }
 #: The reasons why a task's retries ended, as text.
 _REASONS = {
@@ -100,29 +96,20 @@ def in_line(text: object, limit: int) -> SafeString:
 
 def dotted(name: object, limit: int) -> SafeString:
     """Return a dotted name that came with a message, like `hostile`; a line may break after each of its dots."""
-    shown = plain(name, limit)
-    parts = ((part,) for part in _DOTS.split(shown))
-    return (
-        format_html("<bdi>{}</bdi>", format_html_join(SafeString("<wbr>"), "{}", parts)) if shown else SafeString(EMPTY)
-    )
+    parts = ((part,) for part in _DOTS.split(plain(name, limit) or EMPTY))
+    return format_html("<bdi>{}</bdi>", format_html_join(SafeString("<wbr>"), "{}", parts))
 
 
 def badge(label: object, icon: str, tone: str) -> SafeString:
     """Return a text with an icon; the tone (good, bad, waiting, quiet) is the colour, which alone has no meaning."""
-    return format_html(
-        '<span class="rmq-badge rmq-{}"><svg class="rmq-icon" viewBox="0 0 12 12" width="12" height="12" '
-        'aria-hidden="true"><path fill-rule="evenodd" d="{}"></path></svg> {}</span>',
-        tone,
-        _SHAPES[icon],
-        label,
-    )
+    return format_html(_BADGE, tone, _SHAPES[icon], label)
 
 
 def state_badge(state: str) -> SafeString:
     """Return a task's state as text and icon."""
     if state not in TaskState.values:
         return badge(plain(state, 20), "question", "quiet")
-    return badge(TaskState(state).label, *_ICONS[TaskState(state)])
+    return badge(TaskState(state).label, *_ICONS[state])
 
 
 def ran_badge(ran_at: datetime | None) -> SafeString:
@@ -132,14 +119,12 @@ def ran_badge(ran_at: datetime | None) -> SafeString:
 
 def outcome_badge(outcome: str) -> SafeString:
     """Return the outcome of one task of an operation as text and icon."""
-    known = OperationItem.Outcome(outcome)
-    return badge(known.label, *_OUTCOMES[known])
+    return badge(OperationItem.Outcome(outcome).label, *_ICONS[outcome])
 
 
 def operation_badge(state: str) -> SafeString:
     """Return the state of an operation as text and icon."""
-    known = Operation.State(state)
-    return badge(known.label, *_OPERATIONS[known])
+    return badge(Operation.State(state).label, *_ICONS[state])
 
 
 def reason(word: str) -> str:
@@ -147,20 +132,28 @@ def reason(word: str) -> str:
     return _REASONS.get(word) or plain(word, 40) or EMPTY
 
 
+def local(moment: datetime) -> datetime:
+    """Return a time in the time zone of the pages."""
+    return timezone.localtime(moment) if timezone.is_aware(moment) else moment
+
+
 def absolute(moment: datetime) -> str:
     """Return a time in the time zone of the pages, to the second."""
-    shown = timezone.localtime(moment) if timezone.is_aware(moment) else moment
-    return shown.strftime("%Y-%m-%d %H:%M:%S %Z").strip()
+    return f"{local(moment):%Y-%m-%d %H:%M:%S %Z}".strip()
 
 
-def moment(at: datetime | None, now: datetime, css: str = "") -> SafeString:
+def moment(at: datetime | None, css: str = "", now: datetime | None = None) -> SafeString:
     """Return a relative time ("in 3 min"), with the exact time in its tooltip."""
     if at is None:
         return SafeString(EMPTY)
     classes = format_html(' class="{}"', css) if css else ""
-    return format_html(
-        '<time datetime="{}" title="{}"{}>{}</time>', at.isoformat(), absolute(at), classes, relative(at - now)
-    )
+    away = relative(at - (now or timezone.now()))
+    return format_html('<time datetime="{}" title="{}"{}>{}</time>', at.isoformat(), absolute(at), classes, away)
+
+
+def times(*labelled: tuple[str, datetime | None]) -> list[tuple[str, SafeString]]:
+    """Return labels with their times, both relative and exact; those that are not None."""
+    return [(label, format_html("{} ({})", moment(at), absolute(at))) for label, at in labelled if at is not None]
 
 
 def relative(away: timedelta) -> str:
@@ -207,6 +200,11 @@ def rough(seconds: float | None) -> str:
         return EMPTY
     step = next((step for below, step in ((1, 0.001), (10, 0.1), (3_600, 1), (86_400, 60)) if seconds < below), 3_600)
     return format_ms(max(1, round(round(seconds / step) * step * 1000)))
+
+
+def rough_ms(milliseconds: float) -> str:
+    """Return a measured time in milliseconds as `rough` does."""
+    return rough(milliseconds / 1000)
 
 
 def share(part: float | None) -> str:

@@ -6,6 +6,7 @@ from django import template
 from django.forms import Media
 from django.utils.safestring import SafeString, mark_safe
 
+from ..admin import text
 from ..queries import grouped
 
 try:
@@ -19,6 +20,11 @@ except ImportError:  # before Django 6.1, whose admin is the first with nonces
 
 register = template.Library()
 register.filter("grouped", grouped)
+for each in (
+    text.absolute, text.delay, text.dotted, text.duration, text.hostile, text.moment, text.operation_badge,
+    text.outcome_badge, text.plain, text.reason, text.rough, text.rough_ms, text.share, text.state_badge,
+):  # fmt: skip
+    register.filter(each)
 
 
 @register.simple_tag(takes_context=True)

@@ -11,9 +11,9 @@ from math import log
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from .....durations import format_ms
-from .. import text
-from .drawing import HEIGHT, WIDTH, Chart, Key, Line, Mark, Table, level
+from ....durations import format_ms
+from . import text
+from .charts import HEIGHT, WIDTH, Chart, Key, Mark, Table, level
 
 #: Possible marks of the time axis, in seconds.
 _NICE = (
@@ -55,17 +55,13 @@ def curve_chart(name: str, points: Sequence[Point], ladders: Sequence[Retries]) 
     if not known:
         return None
     axis = _axis(known, [moment for ladder in ladders for moment in ladder.moments])
+    line = format_html('<path class="rmq-curve" d="M{}"></path>', " ".join(_places(known, axis, 1)))
     return Chart(
         name="curve",
         caption="Failures that have ended",
         described=_described(name, known),
-        drawing=format_html(
-            '{}<path class="rmq-curve" d="{}"></path>{}',
-            _band(known, axis),
-            _line(known, axis),
-            _retries(ladders, axis),
-        ),
-        lines=[Line(level(share, 1), text.share(share)) for share in _LEVELS],
+        drawing=_band(known, axis) + line + _retries(ladders, axis),
+        lines=[(level(share, 1), text.share(share)) for share in _LEVELS],
         marks=[_mark(axis, seconds, text.rough(seconds)) for seconds in axis.marks],
         above=[
             (
@@ -114,17 +110,6 @@ def _axis(points: Sequence[Point], moments: Sequence[float]) -> _Axis:
     return _Axis(min(times) / 1.3, max(times) * 1.3)
 
 
-def _within(points: Sequence[Point], axis: _Axis) -> list[Point]:
-    """Return the points that are on the axis, with those of the line at its ends."""
-    inside = (point for point in points if axis.first < (point[0] or 0) < axis.last)
-    found = (_share_at(points, axis.first), *inside, _share_at(points, axis.last))
-    return [point for point in found if point[1] is not None]
-
-
-def _line(points: Sequence[Point], axis: _Axis) -> str:
-    return "M" + " ".join(_places(points, axis, 1))
-
-
 def _band(points: Sequence[Point], axis: _Axis) -> SafeString:
     known = [point for point in points if point[2] is not None and point[3] is not None]
     if not known:
@@ -134,9 +119,12 @@ def _band(points: Sequence[Point], axis: _Axis) -> SafeString:
 
 
 def _places(points: Sequence[Point], axis: _Axis, column: int) -> Iterator[str]:
-    """Yield the corners of a line through points. Two that are on one place are one."""
+    """Yield the corners of a line through points, from one end of the axis to the other; those of one place once."""
+    inside = (point for point in points if axis.first < (point[0] or 0) < axis.last)
     before = None
-    for point in _within(points, axis):
+    for point in (_share_at(points, axis.first), *inside, _share_at(points, axis.last)):
+        if point[1] is None:
+            continue
         x, y = axis.x(point[0] or axis.first), level(min(1.0, max(0.0, point[column] or 0.0)), 1)
         if (x, y) != before:
             yield f"{x},{y}"
@@ -145,15 +133,11 @@ def _places(points: Sequence[Point], axis: _Axis, column: int) -> Iterator[str]:
 
 def _retries(ladders: Sequence[Retries], axis: _Axis) -> SafeString:
     lines = (
-        (each.series, axis.x(at), axis.x(at), HEIGHT, _retry(each, number, at))
+        (each.series, axis.x(at), axis.x(at), HEIGHT, f"{each.label}: retry {number} after {text.rough(at)}")
         for each in ladders
         for number, at in enumerate(each.moments, 1)
     )
     return format_html_join("", _RETRY, lines)
-
-
-def _retry(ladder: Retries, number: int, at: float) -> str:
-    return f"{ladder.label}: retry {number} after {text.rough(at)}"
 
 
 def _mark(axis: _Axis, seconds: float, label: str) -> Mark:

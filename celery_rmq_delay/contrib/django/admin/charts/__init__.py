@@ -1,1 +1,0 @@
-"""Charts of the admin, drawn on the server as SVG. No I/O."""
