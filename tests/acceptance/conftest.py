@@ -1,16 +1,10 @@
 """Fixtures of the tests with worker processes."""
 
-from __future__ import annotations
-
 import json
 import uuid
-from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from celery_rmq_delay.testing import PrivateBroker
 from tests.support.losses import Losses
 from tests.support.workers.lab import TIERS, UNIT, Lab
 from tests.support.workers.project import Config
@@ -20,15 +14,14 @@ FAILED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remember that a test failed: its tasks may still be in queues and workers."""
+def pytest_runtest_makereport(item):
     report = yield
     if report.failed:
         item.session.stash[FAILED] = True
     return report
 
 
-def config(broker: str, backend: str, queue_type: str, conf: dict[str, Any] | None, **settings: Any) -> Config:
+def config(broker, backend, queue_type, conf, **settings):
     return Config(
         broker=broker,
         backend=backend,
@@ -40,11 +33,11 @@ def config(broker: str, backend: str, queue_type: str, conf: dict[str, Any] | No
 
 
 @pytest.fixture
-def make_lab(rmq_vhost: str, rmq_redis: Any, tmp_path: Path) -> Iterator[Callable[..., Lab]]:
+def make_lab(rmq_vhost, rmq_redis, tmp_path):
     """A function that makes a lab without a worker: ``make_lab(queue_type, conf=None, broker=None, **settings)``."""
     labs: list[Lab] = []
 
-    def make(queue_type: str = "classic", conf: Any = None, broker: str | None = None, **settings: Any) -> Lab:
+    def make(queue_type="classic", conf=None, broker=None, **settings):
         labs.append(Lab(config(broker or rmq_vhost, rmq_redis.url, queue_type, conf, **settings), tmp_path))
         return labs[-1]
 
@@ -54,9 +47,7 @@ def make_lab(rmq_vhost: str, rmq_redis: Any, tmp_path: Path) -> Iterator[Callabl
 
 
 @pytest.fixture(scope="session")
-def running_labs(
-    request: pytest.FixtureRequest, own_broker: PrivateBroker, rmq_redis: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[..., Lab]]:
+def running_labs(request, own_broker, rmq_redis, tmp_path_factory):
     """A function that returns a lab with a running worker, shared by all tests with the same settings.
 
     After a failed test new labs are made, so that the next test does not count its leftovers.
@@ -64,14 +55,14 @@ def running_labs(
     labs: dict[str, Lab] = {}
     losses = Losses()
 
-    def close() -> None:
+    def close():
         for lab in labs.values():
             lab.lost(losses)
             lab.close()
             own_broker.delete_vhost(lab.vhost)
         labs.clear()
 
-    def get(queue_type: str, pool: str, conf: Any = None, **settings: Any) -> Lab:
+    def get(queue_type, pool, conf=None, **settings):
         if request.session.stash.get(FAILED, False):
             close()
             request.session.stash[FAILED] = False
@@ -91,28 +82,28 @@ def running_labs(
 
 
 @pytest.fixture
-def pool() -> str:
+def pool():
     return "prefork"
 
 
 @pytest.fixture
-def running(running_labs: Callable[..., Lab], queue_type: str, pool: str) -> Lab:
+def running(running_labs, queue_type, pool):
     """A shared lab with a running worker, with `TIERS` and an exact unit of `UNIT`."""
     return running_labs(queue_type, pool)
 
 
 @pytest.fixture
-def running_classic(running_labs: Callable[..., Lab]) -> Lab:
+def running_classic(running_labs):
     """A lab with a running worker on classic queues, for tests that do not depend on the queue type."""
     return running_labs("classic", "prefork")
 
 
 @pytest.fixture
-def lab(make_lab: Callable[..., Lab], queue_type: str) -> Lab:
+def lab(make_lab, queue_type):
     return make_lab(queue_type)
 
 
 @pytest.fixture
-def classic_lab(make_lab: Callable[..., Lab]) -> Lab:
+def classic_lab(make_lab):
     """A lab on classic queues, for tests that do not depend on the queue type."""
     return make_lab("classic")

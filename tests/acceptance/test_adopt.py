@@ -1,43 +1,32 @@
 """An existing queue is adopted by a policy and detached, while its worker runs."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import amqp
 import pytest
-from click.testing import Result
 
 from celery_rmq_delay.operations import adoption
 from celery_rmq_delay.operations.doctor import examine
-from celery_rmq_delay.testing import PrivateBroker
 from tests.support.commands import run
+from tests.support.corpus import slow
 from tests.support.waiting import SECONDS, wait_for
-from tests.support.workers.lab import Lab, close_results
+from tests.support.workers.lab import close_results
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     """Wait less: the statistics of this broker are young."""
     monkeypatch.setattr(adoption, "PATIENCE", adoption.Patience(settle=0.5, settle_quorum=1.0, round=0.5))
 
 
-def existing_queue(lab: Lab, queue_type: str, **more: Any) -> None:
-    with lab.app.connection_for_write() as connection:
-        arguments = {"x-queue-type": queue_type, **more}
-        connection.channel().queue_declare("shop", durable=True, auto_delete=False, arguments=arguments)
-
-
-def adopt(lab: Lab, managed: PrivateBroker, *options: str, code: int = 0) -> Result:
+def adopt(lab, managed, *options, code=0):
     arguments = ["adopt", "--queue", "shop", "--yes", "--management-url", str(managed.management_url), *options]
     return run(lab.app, *arguments, code=code)
 
 
-def parked_by(lab: Lab) -> str | None:
+def parked_by(lab):
     """Let one task fail; return the reason of its last death in the origin queue, None where it was copied."""
     lab.task("fails").delay(99)
     message: amqp.Message = wait_for(lambda: lab.take(lab.delay_queue(1, 3_600_000)))[0]
@@ -46,13 +35,13 @@ def parked_by(lab: Lab) -> str | None:
 
 
 @pytest.mark.brokers
-@pytest.mark.parametrize("apply_on_start", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("apply_on_start", [True, slow(False)])
 def test_tasks_of_a_queue_that_exists_and_that_the_app_may_not_declare_are_retried(
-    make_lab: Callable[..., Lab], queue_type: str, apply_on_start: bool
-) -> None:
+    make_lab, queue_type, apply_on_start
+):
     conf = {"task_queues": {"shop": {"no_declare": True, "exchange": ""}}}
     lab = make_lab(queue_type, conf, apply_on_start=apply_on_start)
-    existing_queue(lab, queue_type)
+    lab.declare({"x-queue-type": queue_type})
     if not apply_on_start:
         run(lab.app, "apply")
     worker = lab.worker()
@@ -63,12 +52,11 @@ def test_tasks_of_a_queue_that_exists_and_that_the_app_may_not_declare_are_retri
 
 
 @pytest.mark.brokers
-def test_a_queue_with_other_arguments_that_is_deleted_under_a_worker_is_declared_with_ours(classic_lab: Lab) -> None:
-    existing_queue(classic_lab, "classic")
+def test_a_queue_with_other_arguments_that_is_deleted_under_a_worker_is_declared_with_ours(classic_lab):
+    classic_lab.declare({"x-queue-type": "classic"})
     classic_lab.worker("prefork", 1)
     assert classic_lab.task("fails").delay(1).get(timeout=SECONDS) == 1
-    with classic_lab.app.connection_for_write() as connection:
-        connection.channel().queue_delete("shop")
+    classic_lab.delete("shop")
     wait_for(lambda: classic_lab.counts("shop")["shop"] is not None)
 
     assert classic_lab.task("fails").delay(2).get(timeout=SECONDS) == 2
@@ -76,10 +64,8 @@ def test_a_queue_with_other_arguments_that_is_deleted_under_a_worker_is_declared
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x-single-active-consumer": True, "x-max-length": 1000}])
-def test_a_quorum_queue_that_exists_is_consumed_by_an_app_that_names_no_type(
-    classic_lab: Lab, arguments: dict[str, Any]
-) -> None:
-    existing_queue(classic_lab, "quorum", **arguments)
+def test_a_quorum_queue_that_exists_is_consumed_by_an_app_that_names_no_type(classic_lab, arguments):
+    classic_lab.declare({"x-queue-type": "quorum", **arguments})
     worker = classic_lab.worker("prefork", 2)
     results = [classic_lab.task("fails").delay(2) for _ in range(10)]
 
@@ -90,10 +76,10 @@ def test_a_quorum_queue_that_exists_is_consumed_by_an_app_that_names_no_type(
 @pytest.mark.slow
 @pytest.mark.brokers
 def test_a_running_worker_rejects_while_its_queue_is_adopted_and_copies_before_and_after(
-    make_lab: Callable[..., Lab], managed: PrivateBroker, managed_vhost: str, queue_type: str
-) -> None:
+    make_lab, managed, managed_vhost, queue_type
+):
     lab = make_lab(queue_type, tiers=["1h"], broker=managed_vhost)
-    existing_queue(lab, queue_type)
+    lab.declare({"x-queue-type": queue_type})
     worker = lab.worker()
     # Classic queues of RabbitMQ 4.1 and newer get copies anyway: a rejected message would look like a crash.
     adopted = None if queue_type == "classic" and managed.version >= (4, 1, 0) else "rejected"
@@ -124,15 +110,15 @@ def test_a_running_worker_rejects_while_its_queue_is_adopted_and_copies_before_a
 
 @pytest.mark.slow
 def test_no_task_is_lost_or_runs_twice_while_its_queue_is_adopted_and_detached(
-    make_lab: Callable[..., Lab], managed: PrivateBroker, managed_vhost: str, queue_type: str
-) -> None:
+    make_lab, managed, managed_vhost, queue_type
+):
     lab = make_lab(queue_type, tiers=["100ms", "200ms", "300ms"], broker=managed_vhost)
-    existing_queue(lab, queue_type)
+    lab.declare({"x-queue-type": queue_type})
     workers = [lab.worker("prefork", 2), lab.worker("threads", 2)]
     fates: dict[str, int] = {}
     stop = threading.Event()
 
-    def publish() -> None:
+    def publish():
         number = 0
         while not stop.wait(0.01):
             fate = number % 5  # 4: exhausted
@@ -164,10 +150,10 @@ def test_no_task_is_lost_or_runs_twice_while_its_queue_is_adopted_and_detached(
 
 
 def test_an_undo_waits_for_every_consumer_and_loses_nothing_when_one_does_not_answer(
-    make_lab: Callable[..., Lab], managed: PrivateBroker, managed_vhost: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make_lab, managed, managed_vhost, monkeypatch
+):
     lab = make_lab("classic", tiers=["1h"], broker=managed_vhost)
-    existing_queue(lab, "classic")
+    lab.declare({"x-queue-type": "classic"})
     lab.worker()
     adopt(lab, managed)
     with lab.app.connection_for_read() as stranger:
@@ -176,7 +162,7 @@ def test_an_undo_waits_for_every_consumer_and_loses_nothing_when_one_does_not_an
         channel.basic_consume("shop", callback=lambda message: channel.basic_reject(message.delivery_tag, True))
         address = "{}:{}".format(*stranger.connection.transport.sock.getsockname())
 
-        def refused() -> str | None:
+        def refused():
             output = adopt(lab, managed, "--undo", code=1).output
             return output if address in output else None  # the statistics of consumers come late
 

@@ -1,11 +1,8 @@
 """A database that is down for a minute delays no task, and no data is missing when it is back."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -14,10 +11,10 @@ from django.db import connections
 
 from celery_rmq_delay.contrib.django.models import Attempt, TaskRecord
 from tests.support.django.collecting import Rig
-from tests.support.django.databases import Database, migrated, postgres_database, using
+from tests.support.django.databases import migrated, postgres_database, using
 from tests.support.servers.postgres import PrivatePostgres
 from tests.support.waiting import SECONDS, wait_for
-from tests.support.workers.lab import Lab, close_results
+from tests.support.workers.lab import close_results
 
 #: Tasks per second that are sent all the time; each fails at first and runs twice.
 RATE = 10
@@ -26,32 +23,32 @@ RATE = 10
 class Sender:
     """Sends tasks at `RATE` and records when each was sent."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab):
         self.sent: dict[str, float] = {}
         self._task: Any = lab.task("fails")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._send)
 
     @contextmanager
-    def sending(self) -> Iterator[None]:
+    def sending(self):
         self._thread.start()
         try:
             yield
         finally:
             self.stop()
 
-    def stop(self) -> None:
+    def stop(self):
         self._stop.set()
         self._thread.join(SECONDS)
 
-    def _send(self) -> None:
+    def _send(self):
         while not self._stop.wait(1 / RATE):
             self.sent[self._task.delay(1).id] = time.time()
         close_results(self._task.app)
 
 
 @pytest.fixture
-def postgres_alone(rmq_postgres: object, django_db_blocker: Any) -> Iterator[tuple[PrivatePostgres, Database]]:
+def postgres_alone(rmq_postgres, django_db_blocker):
     """A server that only this test stops; ``rmq_postgres`` skips the test if there is none."""
     with PrivatePostgres(durable=True) as server, postgres_database(server) as found:
         migrated(found, django_db_blocker)
@@ -62,20 +59,13 @@ def postgres_alone(rmq_postgres: object, django_db_blocker: Any) -> Iterator[tup
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds_down", [8.0, 60.0])
 def test_workers_go_on_while_the_database_is_down_and_nothing_is_missing_afterwards(
-    make_lab: Callable[..., Lab],
-    postgres_alone: tuple[PrivatePostgres, Database],
-    rmq_vhost: str,
-    seconds_down: float,
-) -> None:
+    make_lab, postgres_alone, rmq_vhost, seconds_down
+):
     server, found = postgres_alone
     lab = make_lab(tiers=["500ms", "500ms"], events=True)
     lab.worker()
     sender = Sender(lab)
-    with (
-        closing(Rig(rmq_vhost, found.environ)) as rig,
-        rig.command("--batch", "10") as collector,
-        sender.sending(),
-    ):
+    with closing(Rig(rmq_vhost, found.environ)) as rig, rig.command("--batch", "10") as collector, sender.sending():
         wait_for(
             lambda: TaskRecord.objects.filter(state="RECOVERED").count() > 2 * RATE, "the first tasks in the table"
         )

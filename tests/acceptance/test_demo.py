@@ -1,17 +1,12 @@
 """The demo as its users run it, and the reconciliation that determines its exit code."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from pathlib import Path
 
 import amqp
 import psutil
@@ -20,7 +15,8 @@ import pytest
 from celery_rmq_delay.testing import PrivateBroker
 from example_django_project.demo.reconcile import Evidence, Sent, reconcile
 from tests.support import ROOT
-from tests.support.background import as_a_background_job
+from tests.support.corpus import corpus, slow
+from tests.support.processes import as_a_background_job
 from tests.support.waiting import SECONDS, wait_for
 
 #: Delay queues of the task that charges orders: its outage is certain, its tiers and lanes are not.
@@ -29,9 +25,7 @@ KINDS = {"charge", "send_receipt", "import_prices", "sales_report", "warehouse.p
 
 
 class Demo:
-    """A running demo and what it printed so far."""
-
-    def __init__(self, folder: Path, arguments: tuple[str, ...], environment: Mapping[str, str]) -> None:
+    def __init__(self, folder, arguments, environment):
         self.folder = folder
         outside = {name: value for name, value in os.environ.items() if name not in {"BROKER_URL", "REDIS_URL"}}
         self.process = subprocess.Popen(
@@ -48,20 +42,16 @@ class Demo:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
+    def _read(self):
         with self.process.stdout as lines:
             for line in lines:
                 self.output += line
 
-    def wait_for(self, condition: Callable[[], object], timeout: float = 300) -> None:
-        deadline = time.monotonic() + timeout
-        while not condition():
-            assert self.process.poll() is None, self.output
-            assert time.monotonic() < deadline, self.output
-            time.sleep(0.05)
+    def wait_for(self, condition):
+        wait_for(lambda: condition() or self.process.poll() is not None, self.output)
+        assert self.process.poll() is None, self.output
 
-    def exit_code(self, timeout: float = SECONDS) -> int:
+    def exit_code(self, timeout=SECONDS):
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -70,12 +60,11 @@ class Demo:
         assert not self._reader.is_alive(), f"Something of the demo still has its output open: {self.processes()}"
         return code
 
-    def left_behind(self) -> list[str]:
+    def left_behind(self):
         """Return files and processes that the demo has left."""
         return [*self.processes(), *(path.name for path in self.folder.iterdir())]
 
-    def processes(self) -> list[str]:
-        """Command lines of the demo's processes."""
+    def processes(self):
         return [
             " ".join(process.info["cmdline"])
             for process in psutil.process_iter(["cmdline", "environ"])
@@ -83,18 +72,18 @@ class Demo:
             or str(self.folder) in " ".join(process.info["cmdline"] or [])
         ]
 
-    def java(self) -> list[str]:
+    def java(self):
         """Command lines of the demo's Spark, as soon as it computes."""
         return [each for each in self.processes() if "org.apache.spark.deploy.SparkSubmit" in each]
 
 
 @pytest.fixture
-def start_demo(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
+def start_demo(tmp_path):
     started: list[Demo] = []
     folder = tmp_path / "tmp"
     folder.mkdir()
 
-    def start(*arguments: str, **environment: str) -> Demo:
+    def start(*arguments, **environment):
         started.append(Demo(folder, arguments, environment))
         return started[-1]
 
@@ -118,9 +107,7 @@ with stack.ending_on_signals():
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
-def test_a_signal_ends_a_demo_whose_cleanup_waits_for_an_answer_that_never_comes(
-    number: signal.Signals, code: int
-) -> None:
+def test_a_signal_ends_a_demo_whose_cleanup_waits_for_an_answer_that_never_comes(number, code):
     program = [sys.executable, "-c", HANGS]
     with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
@@ -129,14 +116,14 @@ def test_a_signal_ends_a_demo_whose_cleanup_waits_for_an_answer_that_never_comes
         assert process.wait(SECONDS) == code
 
 
-def table(output: str) -> dict[str, list[int]]:
+def table(output):
     """The summary: for each task, and for the total, sent, first try, recovered, gave up, tiers used, missing."""
     rows = [[cell.strip() for cell in line.strip("│ \n").split("│")] for line in output.splitlines() if "│" in line]
     return {name: [0 if cell == "·" else int(cell) for cell in cells] for name, *cells in rows}
 
 
 @pytest.mark.slow
-def test_every_order_is_accounted_for_and_insights_follow(start_demo: Callable[..., Demo]) -> None:
+def test_every_order_is_accounted_for_and_insights_follow(start_demo):
     demo = start_demo(ONCE="1")
     code = demo.exit_code(timeout=580)
 
@@ -170,11 +157,9 @@ def test_every_order_is_accounted_for_and_insights_follow(start_demo: Callable[.
 
 
 @pytest.mark.slow
-def test_a_run_fails_and_names_the_order_that_was_lost(
-    start_demo: Callable[..., Demo], rmq_installation: object, tmp_path: Path
-) -> None:
+def test_a_run_fails_and_names_the_order_that_was_lost(start_demo, rmq_installation):
     installation = rmq_installation
-    with PrivateBroker(installation.server, installation.root) as broker:  # type: ignore[attr-defined]
+    with PrivateBroker(installation.server, installation.root) as broker:
         demo = start_demo("--orders", "150", ONCE="1", BROKER_URL=broker.url)
         demo.wait_for(lambda: "settled" in demo.output)
         tiers = [name for name in broker.rabbitmqctl("-q", "list_queues", "name").split() if LADDER in name]
@@ -188,29 +173,24 @@ def test_a_run_fails_and_names_the_order_that_was_lost(
     assert demo.left_behind() == []
 
 
-def steal(address: str, queues: list[str], demo: Demo) -> str:
+def steal(address, queues, demo):
     """Remove one parked message; return its task's id."""
-    assert queues
     taken: list[amqp.Message] = []
     with amqp.Connection(address, "guest", "guest") as connection:
         channel = connection.channel()
 
-        def take() -> bool:
+        def take():
             found = (channel.basic_get(queue, no_ack=True) for queue in queues)
             taken.extend(islice(filter(None, found), 1))
-            return bool(taken)
+            return taken
 
         demo.wait_for(take)
     return str(taken[0].headers["id"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "code"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow), (signal.SIGINT, 0)]
-)
-def test_a_demo_that_is_stopped_leaves_nothing_running(
-    start_demo: Callable[..., Demo], number: signal.Signals, code: int
-) -> None:
+@pytest.mark.parametrize(("number", "code"), [slow(signal.SIGTERM, 143), (signal.SIGINT, 0)])
+def test_a_demo_that_is_stopped_leaves_nothing_running(start_demo, number, code):
     demo = start_demo("--orders", "20")
     demo.wait_for(lambda: "settled" in demo.output)
     assert demo.left_behind()
@@ -222,7 +202,7 @@ def test_a_demo_that_is_stopped_leaves_nothing_running(
 
 
 @pytest.mark.slow
-def test_a_demo_that_is_killed_leaves_nothing_running_and_no_files(start_demo: Callable[..., Demo]) -> None:
+def test_a_demo_that_is_killed_leaves_nothing_running_and_no_files(start_demo):
     demo = start_demo("--orders", "20")
     demo.wait_for(lambda: "settled" in demo.output)
 
@@ -232,7 +212,7 @@ def test_a_demo_that_is_killed_leaves_nothing_running_and_no_files(start_demo: C
 
 
 @pytest.mark.slow
-def test_ctrl_c_during_the_analytics_ends_their_java_too(start_demo: Callable[..., Demo]) -> None:
+def test_ctrl_c_during_the_analytics_ends_their_java_too(start_demo):
     demo = start_demo("--orders", "20", ONCE="1")
     demo.wait_for(demo.java)
 
@@ -243,7 +223,7 @@ def test_ctrl_c_during_the_analytics_ends_their_java_too(start_demo: Callable[..
     assert demo.left_behind() == []
 
 
-def test_a_broker_that_does_not_answer_is_one_clear_message(start_demo: Callable[..., Demo]) -> None:
+def test_a_broker_that_does_not_answer_is_one_clear_message(start_demo):
     demo = start_demo(ONCE="1", BROKER_URL="amqp://guest:guest@127.0.0.1:1//", REDIS_URL="redis://127.0.0.1:1/0")
 
     assert demo.exit_code() == 1
@@ -256,31 +236,21 @@ ORDER = Sent("charge", "charge-1", "1")
 PAID = Evidence(succeeded={"charge-1": 2}, paid={"1": 2}, charged={"1"})
 
 
-def test_a_task_that_is_nowhere_is_missing() -> None:
-    balance = reconcile([ORDER, Sent("charge", "charge-2", "2")], PAID)
-
-    assert balance.missing == ["charge-2"]
-    assert balance.orders.missing == ["charge-2"]
-    assert not balance.holds
-
-
-def test_a_paid_order_balances() -> None:
-    balance = reconcile([ORDER], PAID)
-
-    assert balance.holds
-    assert (balance.sent, balance.settled, balance.orders.recovered) == (1, 1, 1)
+def test_orders_balance_that_are_paid_exhausted_or_given_up_and_one_that_is_nowhere_is_missing():
+    paid = reconcile([ORDER], PAID)
+    assert (paid.holds, paid.sent, paid.settled, paid.orders.recovered) == (True, 1, 1, 1)
+    two = [ORDER, Sent("charge", "charge-2", "2")]
+    ended = reconcile(two, Evidence(exhausted={"charge-1": ["gave_up"], "charge-2": ["retries_used"]}))
+    assert (ended.holds, ended.orders.gave_up, ended.orders.exhausted) == (True, 1, 1)
+    lost = reconcile(two, PAID)
+    assert (lost.holds, lost.missing, lost.orders.missing) == (False, ["charge-2"], ["charge-2"])
+    receipt, done = Sent("send_receipt", "receipt-1", "1"), {"receipt-1": 0}
+    assert not reconcile([receipt], Evidence(succeeded=done)).holds, "the mail server never saw it"
+    assert reconcile([receipt], Evidence(succeeded=done, mailed={"1": 1})).holds
 
 
-def test_an_exhausted_order_balances_and_shows_whether_it_was_given_up() -> None:
-    found = Evidence(exhausted={"charge-1": ["gave_up"], "charge-2": ["retries_used"]})
-    balance = reconcile([ORDER, Sent("charge", "charge-2", "2")], found)
-
-    assert balance.holds
-    assert (balance.orders.gave_up, balance.orders.exhausted) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("found", "problem"),
+@corpus(
+    "found, problem",
     [
         (Evidence(succeeded={"charge-1": 0}, charged={"1"}), "its order is not paid"),
         (Evidence(succeeded={"charge-1": 0}, paid={"1": 0}), "its order is not charged"),
@@ -291,15 +261,7 @@ def test_an_exhausted_order_balances_and_shows_whether_it_was_given_up() -> None
         ),
     ],
 )
-def test_witnesses_that_disagree_are_a_problem(found: Evidence, problem: str) -> None:
+def test_witnesses_that_disagree_are_a_problem(found, problem):
     balance = reconcile([ORDER], found)
-
     assert problem in "; ".join(balance.problems)
     assert not balance.holds
-
-
-def test_a_receipt_that_the_mail_server_never_saw_is_a_problem() -> None:
-    receipt = Sent("send_receipt", "receipt-1", "1")
-
-    assert not reconcile([receipt], Evidence(succeeded={"receipt-1": 0})).holds
-    assert reconcile([receipt], Evidence(succeeded={"receipt-1": 0}, mailed={"1": 1})).holds

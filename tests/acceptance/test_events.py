@@ -1,8 +1,5 @@
 """Events that workers emit before they settle a task."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
 import amqp
@@ -11,11 +8,11 @@ import pytest
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.events.schema import Event, event_id
 from celery_rmq_delay.operations.exhausted import Selection, requeue
-from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.connections import close_connections
+from tests.support.corpus import slow
 from tests.support.waiting import BUSY, SECONDS, wait_for
-from tests.support.workers.lab import TIERS, Lab
+from tests.support.workers.lab import TIERS
 from tests.support.workers.other_producer import publish, task_message
 
 QUEUE = "rmq_delay.events"
@@ -25,10 +22,10 @@ LADDER = (300, 600, 900)
 class Events:
     """All events that were taken from the queue so far."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab):
         self.lab, self.found = lab, list[Event]()
 
-    def take(self) -> list[Event]:
+    def take(self):
         for message in self.lab.take(QUEUE):
             assert message.properties["content_type"] == "application/json"
             assert message.properties["delivery_mode"] == 2
@@ -36,17 +33,17 @@ class Events:
             self.found.append(Event.from_json(body))
         return self.found
 
-    def of(self, task_id: str, number: int) -> list[Event]:
+    def of(self, task_id, number):
         """Return the events of a task in the order of their attempts, once there are so many."""
 
-        def enough() -> list[Event] | None:
+        def enough():
             found = [event for event in self.take() if event.task_id == task_id]
             return found if len(found) >= number else None
 
         events: list[Event] = wait_for(enough, f"{number} events of {task_id}")
         return sorted(events, key=lambda event: (event.generation, event.attempt, event.occurred_at))
 
-    def counted(self) -> dict[tuple[str, str], int]:
+    def counted(self):
         """Return the first successes by task and queue, as far as they were reported."""
         counts: dict[tuple[str, str], int] = {}
         for event in self.take():
@@ -57,20 +54,14 @@ class Events:
 
 
 @pytest.fixture
-def events(make_lab: Callable[..., Lab]) -> Callable[..., Events]:
+def events(make_lab):
     return lambda *args, **settings: Events(make_lab(*args, **{"events": True, **settings}))
 
 
 @pytest.mark.parametrize(
-    "pool",
-    [
-        pytest.param("prefork", marks=pytest.mark.brokers),
-        pytest.param("gevent", marks=pytest.mark.slow),
-        pytest.param("threads", marks=pytest.mark.slow),
-        pytest.param("solo", marks=pytest.mark.slow),
-    ],
+    "pool", [pytest.param("prefork", marks=pytest.mark.brokers), slow("gevent"), slow("threads"), slow("solo")]
 )
-def test_every_step_of_a_task_is_emitted_once(events: Callable[..., Events], pool: str) -> None:
+def test_every_step_of_a_task_is_emitted_once(events, pool):
     stream = events()
     lab = stream.lab
     worker = lab.worker(pool)
@@ -82,7 +73,7 @@ def test_every_step_of_a_task_is_emitted_once(events: Callable[..., Events], poo
     first, second, third = stream.of(recovers.id, 3)
     last = stream.of(dies.id, 4)
     assert all(each.get(timeout=SECONDS) == n for n, each in enumerate(good))
-    worker.kill("SIGTERM")
+    worker.stop()
     wait_for(lambda: stream.counted() == {("healthy", "shop"): 5}, "the rollups of a worker that stops")
 
     forwarded = "forwarded" if first.kind == "forwarded" else "parked"  # classic queues of RabbitMQ 4.1 and newer
@@ -120,9 +111,7 @@ def test_every_step_of_a_task_is_emitted_once(events: Callable[..., Events], poo
     assert last[3].tier is None
 
 
-def test_event_and_message_of_an_exhausted_task_agree_and_a_requeue_gives_new_ids(
-    events: Callable[..., Events],
-) -> None:
+def test_event_and_message_of_an_exhausted_task_agree_and_a_requeue_gives_new_ids(events):
     stream = events(tiers=TIERS[:1])
     lab = stream.lab
     lab.worker()
@@ -146,7 +135,7 @@ def test_event_and_message_of_an_exhausted_task_agree_and_a_requeue_gives_new_id
     assert len({each.event_id for each in lives}) == 4
 
 
-def test_reasons_and_unusual_paths_are_emitted(events: Callable[..., Events]) -> None:
+def test_reasons_and_unusual_paths_are_emitted(events):
     stream = events()
     lab = stream.lab
     lab.worker("prefork", 2, "--queues", "shop,other")
@@ -155,7 +144,7 @@ def test_reasons_and_unusual_paths_are_emitted(events: Callable[..., Events]) ->
     )  # fmt: skip
     limited = lab.task("limited").delay()
     killed = lab.task("kills_child").delay(1)
-    moved = lab.task("moves").delay("other")
+    moved = lab.task("explicit").delay(queue="other")
     with lab.app.connection_for_write() as connection, connection.channel() as channel:
         broken = amqp.Message(b"{", content_type="application/json", content_encoding="utf-8", correlation_id="broken")
         channel.basic_publish(broken, routing_key="shop")
@@ -181,7 +170,7 @@ def test_reasons_and_unusual_paths_are_emitted(events: Callable[..., Events]) ->
     assert (unread.kind, unread.reason, unread.queue) == ("exhausted", "undecodable", "shop")
 
 
-def test_without_a_reader_or_the_setting_no_event_is_emitted(make_lab: Callable[..., Lab]) -> None:
+def test_without_a_reader_or_the_setting_no_event_is_emitted(make_lab):
     lab = make_lab()
     lab.worker()
     result = lab.task("fails").delay(1)
@@ -190,9 +179,7 @@ def test_without_a_reader_or_the_setting_no_event_is_emitted(make_lab: Callable[
 
 
 @pytest.mark.parametrize("kind", ["parked", "recovered", "exhausted"])
-def test_a_worker_killed_between_event_and_settling_emits_the_same_event_again(
-    events: Callable[..., Events], kind: str
-) -> None:
+def test_a_worker_killed_between_event_and_settling_emits_the_same_event_again(events, kind):
     stream = events(tiers=TIERS[:1])
     lab = stream.lab
     lab.config.killed_after = kind
@@ -209,9 +196,7 @@ def test_a_worker_killed_between_event_and_settling_emits_the_same_event_again(
     assert all(event.crashes == 0 for event in stream.found)
 
 
-def test_tasks_are_settled_during_an_alarm_and_their_events_come_afterwards(
-    events: Callable[..., Events], own_broker: PrivateBroker
-) -> None:
+def test_tasks_are_settled_during_an_alarm_and_their_events_come_afterwards(events, own_broker):
     stream = events(tiers=["1h"])
     lab = stream.lab
     lab.worker("threads", 8)
@@ -223,15 +208,12 @@ def test_tasks_are_settled_during_an_alarm_and_their_events_come_afterwards(
         stream.of(result.id, 1)
 
 
-def test_a_worker_resumes_soon_after_a_deleted_queue_or_lost_connections(
-    events: Callable[..., Events], own_broker: PrivateBroker
-) -> None:
+def test_a_worker_resumes_soon_after_a_deleted_queue_or_lost_connections(events, own_broker):
     stream = events(tiers=TIERS[:1])
     lab = stream.lab
     worker = lab.worker()
     stream.of(lab.task("fails").delay(1).id, 2)
-    with lab.app.connection_for_write() as connection, connection.channel() as channel:
-        channel.queue_delete(QUEUE)
+    lab.delete(QUEUE)
 
     assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1
     wait_for(lambda: lab.counts(QUEUE)[QUEUE] is not None, "the queue to be declared again")
@@ -242,7 +224,7 @@ def test_a_worker_resumes_soon_after_a_deleted_queue_or_lost_connections(
     stream.of(lab.task("fails").delay(1).id, 2)
 
 
-def test_events_and_copies_of_a_message_have_its_life_header(events: Callable[..., Events]) -> None:
+def test_events_and_copies_of_a_message_have_its_life_header(events):
     stream = events(tiers=TIERS[:1])
     lab = stream.lab
     lab.worker()

@@ -1,25 +1,19 @@
 """A countdown or an eta, of a call and of a retry: exact, and held by the broker alone."""
 
-from __future__ import annotations
-
-import itertools
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import pytest
-from celery import Celery, chain, chord, group
+from celery import chain, chord, group
 from kombu import Exchange, Queue
 
 from celery_rmq_delay.amqp.apply import ready_counts
-from celery_rmq_delay.exceptions import DelayError
 from celery_rmq_delay.operations.exhausted import Selection, requeue
-from celery_rmq_delay.testing import PrivateBroker
+from tests.support.corpus import slow
 from tests.support.waiting import BUSY, SECONDS, wait_for
-from tests.support.workers.lab import SETUPS, UNIT, Lab
+from tests.support.workers.lab import EMPTY, SETUPS, UNIT
 from tests.support.workers.other_producer import publish, task_message
 from tests.support.workers.roles import NO_LEVELS, Permissions, add_user, permit
 
@@ -28,16 +22,16 @@ DELAYS = (4.2, 16.8, 67.2)
 
 
 @pytest.fixture
-def classic_exact(make_lab: Callable[..., Lab]) -> Lab:
+def classic_exact(make_lab):
     return make_lab("classic", exact_unit=UNIT)
 
 
-def is_due(waited: float, delay: float) -> bool:
+def is_due(waited, delay):
     """Return whether a wait is not too short, and no longer than rounding and a busy machine explain."""
     return delay <= waited < delay + UNIT + BUSY
 
 
-def runs_when_due(lab: Lab, seconds: float, **headers: Any) -> dict[str, Any]:
+def runs_when_due(lab, seconds, **headers):
     """Publish as another producer with an eta in so many seconds; return the only attempt, made when it is due."""
     eta = datetime.now(timezone.utc) + timedelta(seconds=seconds)
     sent = task_message("facts", ["x"], eta=eta.isoformat(), **headers)
@@ -48,14 +42,14 @@ def runs_when_due(lab: Lab, seconds: float, **headers: Any) -> dict[str, Any]:
     return attempt
 
 
-def nothing_is_held(lab: Lab) -> bool:
+def nothing_is_held(lab):
     """Return whether no worker holds a task or its message."""
     inspect = lab.app.control.inspect(timeout=10, limit=1)
     held = [found for found in (inspect.scheduled(), inspect.reserved(), inspect.active()) if found]
     return len(held) == 3 and not any(tasks for found in held for tasks in found.values())
 
 
-def waits_in_the_broker(lab: Lab, *task_ids: str, attempts: int = 0) -> bool:
+def waits_in_the_broker(lab, *task_ids, attempts=0):
     """Wait until no worker holds a task; return whether these tasks, which ran so often, have not run again.
 
     If they were due before the check, the test repeats with a longer delay.
@@ -65,10 +59,10 @@ def waits_in_the_broker(lab: Lab, *task_ids: str, attempts: int = 0) -> bool:
 
 
 @pytest.mark.parametrize(("queue_type", "pool"), SETUPS)
-def test_a_call_with_a_countdown_runs_when_it_is_due_and_no_worker_holds_it(running: Lab) -> None:
+def test_a_call_with_a_countdown_runs_when_it_is_due_and_no_worker_holds_it(running):
     add = running.task("add")
 
-    def last_one_waits_in_the_broker(longest: float) -> bool:
+    def last_one_waits_in_the_broker(longest):
         start = time.time()
         results = {delay: add.apply_async((1, 2), countdown=delay) for delay in (0, -5, 0.3, 1, longest)}
         results[2] = add.apply_async((1, 2), eta=datetime.now(timezone.utc) + timedelta(seconds=2))
@@ -87,22 +81,25 @@ def test_a_call_with_a_countdown_runs_when_it_is_due_and_no_worker_holds_it(runn
 
 
 @pytest.mark.parametrize(("queue_type", "pool"), SETUPS)
-def test_a_retry_with_a_countdown_waits_exactly_that_long_and_the_ladder_goes_on(running: Lab) -> None:
-    result = running.task("explicit").delay(1.2)
+def test_a_retry_with_a_countdown_waits_exactly_that_long_and_the_ladder_goes_on(running):
+    result, changed = running.task("explicit").delay(1.2), running.task("waits_with").delay(0, 1.2)
     failing = running.task("add").apply_async((1, 1, 2), countdown=1)
+    backs_off = running.task("backs_off").delay()
 
-    assert result.get(timeout=SECONDS) is None
+    assert (result.get(timeout=SECONDS), changed.get(timeout=SECONDS)) == (None, 1)
     assert failing.get(timeout=SECONDS) == 2
+    wait_for(lambda: backs_off.state == "SUCCESS")
 
-    first, second = running.attempts(result.id)
-    assert is_due(second["at"] - first["at"], 1.2)
+    for task, waits in ((result, [1.2]), (changed, [1.2]), (backs_off, [1, 2])):
+        assert [is_due(*each) for each in zip(running.waits(task.id), waits, strict=True)] == [True] * len(waits)
+    assert [(each["n"], each["retries"], each["route"]) for each in running.attempts(changed.id)] == [
+        (0, 0, ["", "shop"]), (1, 1, ["", "shop"]),
+    ]  # fmt: skip
     assert [each["retries"] for each in running.attempts(failing.id)] == [0, 1, 2]
     assert running.count("rmq_delay.exhausted") == 0
 
 
-def test_expires_of_protocol_1_does_not_end_the_wait_for_a_countdown(
-    make_lab: Callable[..., Lab], own_broker: PrivateBroker
-) -> None:
+def test_expires_of_protocol_1_does_not_end_the_wait_for_a_countdown(make_lab, own_broker):
     lab = make_lab(conf={"task_protocol": 1})
     lab.task("add").apply_async((1, 2), countdown=600, expires=300)
     listed = own_broker.rabbitmqctl("--silent", "list_queues", "-p", lab.vhost, "name", "messages")
@@ -111,31 +108,8 @@ def test_expires_of_protocol_1_does_not_end_the_wait_for_a_countdown(
     assert "expiration" not in message.properties
 
 
-def test_a_retry_with_other_arguments_and_a_countdown_is_published_with_them(running: Lab) -> None:
-    result = running.task("waits_with").delay(0, 1.2)
-
-    assert result.get(timeout=SECONDS) == 1
-
-    first, second = running.attempts(result.id)
-    assert is_due(second["at"] - first["at"], 1.2)
-    assert [first["n"], second["n"]] == [0, 1]
-    assert [second["retries"], second["route"]] == [1, ["", "shop"]]
-
-
-def test_celerys_retry_backoff_is_exact(running_classic: Lab) -> None:
-    result = running_classic.task("backs_off").delay()
-
-    wait_for(lambda: result.state == "SUCCESS")
-
-    times = [attempt["at"] for attempt in running_classic.attempts(result.id)]
-    waits = [after - before for before, after in itertools.pairwise(times)]
-    assert len(waits) == 2
-    assert is_due(waits[0], 1)
-    assert is_due(waits[1], 2)
-
-
 @pytest.mark.brokers
-def test_the_options_of_a_call_besides_its_countdown_are_kept_when_it_runs(running: Lab) -> None:
+def test_the_options_of_a_call_besides_its_countdown_are_kept_when_it_runs(running):
     signature = running.task("facts").s("4111")
     signature.stamp(order="o-1")
 
@@ -164,7 +138,7 @@ def test_the_options_of_a_call_besides_its_countdown_are_kept_when_it_runs(runni
     }
 
 
-def test_a_call_that_expires_before_it_is_due_is_revoked_when_it_is_due(running_classic: Lab) -> None:
+def test_a_call_that_expires_before_it_is_due_is_revoked_when_it_is_due(running_classic):
     start = time.time()
     result = running_classic.task("facts").apply_async(("x",), countdown=2, expires=0.5)
 
@@ -176,10 +150,10 @@ def test_a_call_that_expires_before_it_is_due_is_revoked_when_it_is_due(running_
 
 
 @pytest.mark.brokers
-def test_a_worker_parks_a_message_whose_eta_is_yet_to_come(running: Lab) -> None:
+def test_a_worker_parks_a_message_whose_eta_is_yet_to_come(running):
     """Another producer, or a call by name in a process that does not have the task."""
 
-    def is_parked(delay: float) -> bool:
+    def is_parked(delay):
         eta = datetime.now(timezone.utc) + timedelta(seconds=delay)
         sent = task_message("facts", ["x"], eta=eta.isoformat())
         publish(running, sent)
@@ -199,12 +173,22 @@ def test_a_worker_parks_a_message_whose_eta_is_yet_to_come(running: Lab) -> None
     assert any(is_parked(delay) for delay in DELAYS), "a worker holds tasks that are not due"
 
 
-def test_a_retry_that_an_old_worker_published_keeps_its_eta_and_its_count(running_classic: Lab) -> None:
-    attempt = runs_when_due(running_classic, 2, retries=1)
-    assert attempt["retries"] == 1
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"exchange": "somewhere", "routing_key": "else"}, "Pass queue= instead"),
+        ({"countdown": "soon"}, "countdown: found 'soon'. Write a number of seconds."),
+    ],
+)
+def test_a_retry_that_cannot_be_made_is_a_failed_attempt_whose_error_has_the_fix(running_classic, options, error):
+    result = running_classic.task("explicit").delay(**options)
+    wait_for(result.ready)
+    name, _, found, _ = running_classic.noted("hooks")[0]
+    assert (name, error in found) == ("on_retry", True)
 
 
-def test_an_invalid_eta_makes_a_message_advance_to_the_exhausted_queue(running_classic: Lab) -> None:
+def test_a_message_with_an_eta_keeps_its_count_and_an_invalid_one_is_exhausted(running_classic):
+    assert runs_when_due(running_classic, 2, retries=1)["retries"] == 1, "an old worker has published this retry"
     worker = running_classic.workers[0]
     sent = task_message("facts", ["x"], eta="tomorrow")
     publish(running_classic, sent)
@@ -215,25 +199,19 @@ def test_an_invalid_eta_makes_a_message_advance_to_the_exhausted_queue(running_c
     assert running_classic.attempts(sent.headers["id"]) == []
 
 
-def test_a_message_that_cannot_be_parked_waits_for_another_try_and_is_no_crash(classic_exact: Lab) -> None:
+def test_a_message_that_cannot_be_parked_waits_for_another_try_and_is_no_crash(classic_exact):
     worker = classic_exact.worker()
     runs_when_due(classic_exact, 1)  # the first use declares the levels
     level = classic_exact.app._rmq_delay.exact.topologies[0].holding()[2]  # two seconds
-    with classic_exact.app.connection_for_write() as connection:
-        connection.default_channel.queue_delete(level)
+    classic_exact.delete(level)
     runs_when_due(classic_exact, 2)
     assert "waits in this worker for another try" in worker.logs()
-    assert classic_exact.counts("shop.quarantine", "rmq_delay.exhausted") == {
-        "shop.quarantine": 0,
-        "rmq_delay.exhausted": 0,
-    }
+    assert classic_exact.counts(*EMPTY) == EMPTY
 
 
 @pytest.mark.slow
 @pytest.mark.brokers
-def test_a_refused_published_retry_is_parked_instead_and_its_copy_delays_no_other(
-    make_lab: Callable[..., Lab], own_broker: PrivateBroker
-) -> None:
+def test_a_refused_published_retry_is_parked_instead_and_its_copy_delays_no_other(make_lab, own_broker):
     lab = make_lab("classic", exact_unit=UNIT)
     url = add_user(own_broker, lab.config.broker, Permissions(".*", ".*", ".*"))
     worker = lab.worker(config=replace(lab.config, broker=url))
@@ -246,7 +224,7 @@ def test_a_refused_published_retry_is_parked_instead_and_its_copy_delays_no_othe
     # A refusal ends the connection, so that a copy without its confirm is sent again.
     wait_for(lambda: lab.count("rmq_delay.exhausted") >= len(given_up))
 
-    def refusals() -> int:
+    def refusals():
         return own_broker.log_path.read_text(errors="replace").count(f"in vhost '{lab.vhost}' refused")
 
     wait_for(lambda: refusals() >= len(refused) * 4, "another try of each after 1, 2 and 4 seconds")
@@ -267,11 +245,8 @@ def test_a_refused_published_retry_is_parked_instead_and_its_copy_delays_no_othe
     assert exhausted == {result.id for result in given_up}, "a refused retry is no failure of its task"
 
 
-@pytest.mark.parametrize(
-    ("kind", "pool"),
-    [("exchange", "prefork"), ("queue", "prefork"), pytest.param("exchange", "gevent", marks=pytest.mark.slow)],
-)
-def test_a_worker_declares_objects_deleted_before_a_retry_again(classic_exact: Lab, kind: str, pool: str) -> None:
+@pytest.mark.parametrize(("kind", "pool"), [("exchange", "prefork"), ("queue", "prefork"), slow("exchange", "gevent")])
+def test_a_worker_declares_objects_deleted_before_a_retry_again(classic_exact, kind, pool):
     worker = classic_exact.worker(pool)
     assert classic_exact.task("explicit").delay(0.6).get(timeout=SECONDS) is None  # the first use declares the levels
     entry = classic_exact.app._rmq_delay.exact.topologies[0].route(600, "shop").exchange  # a level's queue has its name
@@ -286,10 +261,8 @@ def test_a_worker_declares_objects_deleted_before_a_retry_again(classic_exact: L
     assert not worker.exited
 
 
-@pytest.mark.parametrize("compression", ["gzip", pytest.param("bzip2", marks=pytest.mark.slow)])
-def test_compressed_messages_are_copied_parked_exhausted_and_requeued_as_they_are(
-    make_lab: Callable[..., Lab], compression: str
-) -> None:
+@pytest.mark.parametrize("compression", ["gzip", slow("bzip2")])
+def test_compressed_messages_are_copied_parked_exhausted_and_requeued_as_they_are(make_lab, compression):
     lab = make_lab("classic", exact_unit=UNIT, conf={"task_compression": compression})
     lab.worker()
     assert lab.task("explicit").apply_async((0.6,), countdown=0.6).get(timeout=SECONDS) is None
@@ -304,24 +277,13 @@ def test_compressed_messages_are_copied_parked_exhausted_and_requeued_as_they_ar
     assert message.headers["rmq-delay-reason"] == "gave_up"
 
 
-def test_a_retry_to_an_exchange_is_a_failed_attempt_whose_error_has_the_fix(running_classic: Lab) -> None:
-    result = running_classic.task("bounces").delay()
-
-    wait_for(lambda: running_classic.noted("hooks"))
-
-    assert "Pass queue= instead" in running_classic.noted("hooks")[0][2]
-    wait_for(result.ready)
-
-
-def test_a_delay_above_the_longest_is_held_several_times(make_lab: Callable[..., Lab]) -> None:
+def test_a_delay_above_the_longest_is_held_several_times(make_lab):
     lab = make_lab("classic", exact_unit=UNIT, exact_levels=2)  # at most 1.5 s at a time
     lab.worker()
-    with pytest.raises(DelayError, match=r"countdown: found 4. The longest delay of 'levels' .* is 1\.5s"):
-        lab.task("add").apply_async((1, 2), countdown=4)
     runs_when_due(lab, 4)
 
 
-def test_a_call_to_an_exchange_reaches_each_of_its_queues_once_and_when_it_is_due(classic_exact: Lab) -> None:
+def test_a_call_to_an_exchange_reaches_each_of_its_queues_once_and_when_it_is_due(classic_exact):
     orders = Exchange("orders", "topic")
     classic_exact.app.conf.task_queues = [
         Queue("shop", Exchange("")),
@@ -346,7 +308,7 @@ def test_a_call_to_an_exchange_reaches_each_of_its_queues_once_and_when_it_is_du
         assert each["route"][0] == "orders"
 
 
-def test_chains_groups_and_chords_wait_for_the_countdowns_of_their_parts(running_classic: Lab) -> None:
+def test_chains_groups_and_chords_wait_for_the_countdowns_of_their_parts(running_classic):
     add, total = running_classic.task("add"), running_classic.task("total")
     start = time.time()
 
@@ -357,20 +319,20 @@ def test_chains_groups_and_chords_wait_for_the_countdowns_of_their_parts(running
     assert chord([add.s(n, n).set(countdown=1) for n in range(3)], total.s()).delay().get(timeout=SECONDS) == 6
 
 
-def celery_native_queues(app: Celery) -> dict[str, int | None]:
+def celery_native_queues(app):
     """Return Celery's own delay queues with their messages."""
     with app.connection_for_read() as connection:
         return ready_counts(connection, [f"celery_delayed_{level}" for level in range(28)])
 
 
-def test_a_retryable_task_never_enters_celerys_own_delay_queues(make_lab: Callable[..., Lab]) -> None:
+def test_a_retryable_task_never_enters_celerys_own_delay_queues(make_lab):
     lab = make_lab(
         "quorum", exact_unit=UNIT, conf={"task_default_exchange_type": "topic", "task_default_exchange": "x"}
     )
     lab.worker()
     add, explicit = lab.task("add"), lab.task("explicit")
 
-    def wait_elsewhere(delay: float) -> bool:
+    def wait_elsewhere(delay):
         start = time.time()
         called = [add.apply_async((1, 2), countdown=delay) for _ in range(5)]
         retried = [explicit.delay(delay) for _ in range(5)]
@@ -388,9 +350,7 @@ def test_a_retryable_task_never_enters_celerys_own_delay_queues(make_lab: Callab
     assert any(wait_elsewhere(delay) for delay in DELAYS), "they do not wait in the broker"
 
 
-def test_with_exact_for_all_every_task_waits_in_the_broker_without_celerys_delay_queues(
-    make_lab: Callable[..., Lab],
-) -> None:
+def test_with_exact_for_all_every_task_waits_in_the_broker_without_celerys_delay_queues(make_lab):
     lab = make_lab(
         "quorum",
         exact_unit=UNIT,
@@ -399,7 +359,7 @@ def test_with_exact_for_all_every_task_waits_in_the_broker_without_celerys_delay
     )
     lab.worker()
 
-    def retry_waits_in_the_broker(delay: float) -> bool:
+    def retry_waits_in_the_broker(delay):
         start = time.time()
         called = lab.app.send_task("plain", (delay,), countdown=1.5)
 
@@ -416,9 +376,7 @@ def test_with_exact_for_all_every_task_waits_in_the_broker_without_celerys_delay
     assert set(celery_native_queues(lab.app).values()) == {None}
 
 
-def test_a_broker_without_the_plugin_is_reported_and_the_next_topology_is_used(
-    make_lab: Callable[..., Lab],
-) -> None:
+def test_a_broker_without_the_plugin_is_reported_and_the_next_topology_is_used(make_lab):
     refused = make_lab("classic", exact_delays="plugin")
     with pytest.raises(AssertionError, match="the broker does not know the exchange type x-delayed-message"):
         refused.worker()
@@ -429,23 +387,3 @@ def test_a_broker_without_the_plugin_is_reported_and_the_next_topology_is_used(
 
     assert result.get(timeout=SECONDS) == 3
     assert "Exact delays go on with the next of exact_delays" in worker.logs()
-
-
-def test_an_invalid_countdown_is_an_error_of_the_call(classic_exact: Lab) -> None:
-    add = classic_exact.task("add")
-    wrong: list[Any] = [float("nan"), float("inf"), "5", [1]]
-    for countdown in wrong:
-        with pytest.raises(DelayError, match="countdown: found"):
-            add.apply_async((1, 2), countdown=countdown)
-    with pytest.raises(DelayError, match="eta: found 'tomorrow'"):
-        add.apply_async((1, 2), eta="tomorrow")
-
-
-def test_a_retry_with_an_invalid_countdown_is_a_failed_attempt_with_that_error(running_classic: Lab) -> None:
-    result = running_classic.task("explicit").delay("soon")
-
-    wait_for(result.ready)
-
-    (hook,) = running_classic.noted("hooks")
-    assert hook[0] == "on_retry"
-    assert "countdown: found 'soon'. Write a number of seconds." in hook[2]

@@ -1,40 +1,33 @@
 """Ladder, prefix and exact delays change while old and new workers run: no task is lost, no attempt is made twice."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from celery import Celery
 
+from tests.support.corpus import slow
 from tests.support.waiting import wait_for
-from tests.support.workers.lab import Lab, close_app
-from tests.support.workers.nodes import Worker
+from tests.support.workers.lab import close_app
 from tests.support.workers.project import make_app
 
 pytestmark = pytest.mark.slow
 
 #: Calls before the first step.
-MANY, FEW = pytest.param(5_000, marks=pytest.mark.slow), 100
+MANY, FEW = slow(5_000), 100
 #: Of each 25 of them, calls made while the workers of a step and of the one before run side by side.
 MORE = 25
 CONF = {"result_backend": None, "task_ignore_result": True, "worker_prefetch_multiplier": 2}
 
 
 class Travellers:
-    """Calls of all kinds, with the expected result of each."""
-
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab):
         self._lab, self._dice = lab, random.Random(20261123)
         self._numbers = itertools.count()
         self.fates: dict[str, int] = {}
 
-    def send(self, app: Celery, calls: int, countdowns: tuple[float, float]) -> None:
+    def send(self, app, calls, countdowns):
         """Call a task ``calls`` times: three of four with a countdown; some fail, plainly or with a countdown."""
         task = app.tasks["travels"]
         for number in itertools.islice(self._numbers, calls):
@@ -44,20 +37,20 @@ class Travellers:
             self.fates[task.apply_async((times, again), countdown=countdown).id] = times
 
     @property
-    def expected(self) -> set[tuple[str, int]]:
+    def expected(self):
         return {(task_id, attempt) for task_id, times in self.fates.items() for attempt in range(times + 1)}
 
-    def attempts(self) -> Counter[tuple[str, int]]:
+    def attempts(self):
         lines = self._lab.redis.lrange(self._lab.config.attempts, 0, -1)
         return Counter((words[0], int(words[1])) for line in lines for words in [line.decode().split()])
 
-    def done(self) -> bool:
+    def done(self):
         return self._lab.redis.llen(self._lab.config.attempts) >= len(self.expected) and not any(
             self._lab.counts("shop", "shop.quarantine").values()
         )
 
 
-def roll(lab: Lab, calls: int, steps: list[dict[str, Any]], countdowns: tuple[float, float]) -> None:
+def roll(lab, calls, steps, countdowns):
     """Walk through settings, each step with old and new workers side by side; check every attempt."""
     travellers, workers = Travellers(lab), [start(lab, lab.config.rmq_delay)]
     travellers.send(lab.app, calls, countdowns)
@@ -80,50 +73,47 @@ def roll(lab: Lab, calls: int, steps: list[dict[str, Any]], countdowns: tuple[fl
     assert {attempt: count for attempt, count in found.items() if count > 1} == {}
 
 
-def loops(lab: Lab) -> int:
-    """Return how many messages are in loops."""
+def loops(lab):
     return sum(lab.count(f"rmq_delay.loop.1s.classic.{part}") for part in ("delay", "wait"))
 
 
-def start(lab: Lab, settings: dict[str, Any]) -> Worker:
+def start(lab, settings):
     return lab.worker("prefork", 2, "--loglevel", "INFO", config=replace(lab.config, rmq_delay=settings))
 
 
-def retire(lab: Lab, worker: Worker) -> None:
+def retire(lab, worker):
     """Let a worker finish what it has, then end it.
 
     Celery's warm shutdown drops the results of a busy prefork pool: the broker would deliver those tasks again.
     """
-    name, control = f"{worker.container.name}@test", lab.app.control
+    name, control = f"{worker.name}@test", lab.app.control
     control.cancel_consumer("shop", destination=[name], reply=True, timeout=10)
     inspect = control.inspect([name], timeout=3)
 
-    def is_idle() -> bool:
+    def is_idle():
         found = [inspect.reserved(), inspect.active()]
         return all(each is not None and each[name] == [] for each in found)
 
     wait_for(is_idle, f"{name} idle")
-    worker.container.kill("SIGTERM")
+    worker.stop()
 
 
 @pytest.fixture
-def make_rolling(make_lab: Callable[..., Lab]) -> Iterator[Callable[..., Lab]]:
+def make_rolling(make_lab):
     yield lambda queue_type, **settings: make_lab(queue_type, conf=CONF, **settings)
 
 
 @pytest.mark.slow
 @pytest.mark.brokers
 @pytest.mark.parametrize("calls", [FEW, MANY])
-def test_tasks_outlive_a_change_of_tiers_and_of_the_prefix(
-    make_rolling: Callable[..., Lab], queue_type: str, calls: int
-) -> None:
+def test_tasks_outlive_a_change_of_tiers_and_of_the_prefix(make_rolling, queue_type, calls):
     lab = make_rolling(queue_type, tiers=["2s", "5s", "8s"])
     tiers = {"tiers": ["3s", "5s", "7s"]}
     roll(lab, calls, [tiers, {**tiers, "prefix": "second"}], (3, 6) if calls < 1_000 else (10, 30))
 
 
 @pytest.mark.parametrize("calls", [FEW, MANY])
-def test_tasks_outlive_changes_of_the_exact_delays(make_rolling: Callable[..., Lab], calls: int) -> None:
+def test_tasks_outlive_changes_of_the_exact_delays(make_rolling, calls):
     tiers = {"tiers": ["2s", "5s", "8s"]}
     lab = make_rolling("classic", **tiers, exact_delays="levels")
     steps = [

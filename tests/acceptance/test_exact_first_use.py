@@ -1,10 +1,5 @@
 """The levels of exact delays are declared when a delay is first used, by publishers and by workers."""
 
-from __future__ import annotations
-
-import os
-import signal
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -14,11 +9,11 @@ from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.exceptions import UnroutableError
 from celery_rmq_delay.operations.pending import exact_pending
 from celery_rmq_delay.operations.status import read_status
-from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.exact.levels import Levels
 from tests.support.commands import run
+from tests.support.corpus import slow
 from tests.support.waiting import SECONDS, wait_for
-from tests.support.workers.lab import UNIT, Lab
+from tests.support.workers.lab import UNIT
 from tests.support.workers.other_producer import publish, task_message
 from tests.support.workers.roles import Permissions, add_user
 
@@ -26,19 +21,18 @@ from tests.support.workers.roles import Permissions, add_user
 FAR = 3_600
 
 
-def levels_of(lab: Lab) -> Levels:
+def levels_of(lab):
     (found,) = state_of(lab.app).exact.topologies
     assert isinstance(found, Levels)
     return found
 
 
-def existing(lab: Lab) -> int:
-    """Return how many queues of levels exist."""
+def existing(lab):
     with lab.app.connection_for_read() as connection:
         return sum(count is not None for count in ready_counts(connection, levels_of(lab).holding()).values())
 
 
-def delete_levels(lab: Lab, *numbers: int) -> None:
+def delete_levels(lab, *numbers):
     levels = levels_of(lab)
     with lab.app.connection_for_write() as connection:
         for number in numbers:
@@ -46,15 +40,13 @@ def delete_levels(lab: Lab, *numbers: int) -> None:
             connection.default_channel.exchange_delete(levels.level(number))
 
 
-def wait_in_levels(lab: Lab) -> int:
+def wait_in_levels(lab):
     return sum(count or 0 for count in lab.counts(*levels_of(lab).holding()).values())
 
 
 @pytest.mark.brokers
 @pytest.mark.parametrize(("queue_type", "pool"), [("classic", "prefork"), ("quorum", "threads")])
-def test_a_worker_declares_no_level_before_a_task_needs_one(
-    make_lab: Callable[..., Lab], queue_type: str, pool: str
-) -> None:
+def test_a_worker_declares_no_level_before_a_task_needs_one(make_lab, queue_type, pool):
     lab = make_lab(queue_type, exact_unit=UNIT)
     worker = lab.worker(pool, 2)
     assert lab.task("facts").apply_async(("no delay",)).get(timeout=SECONDS)
@@ -78,25 +70,22 @@ def test_a_worker_declares_no_level_before_a_task_needs_one(
     assert "No connection for publishing copies" not in worker.logs()
 
 
-def test_a_retry_during_a_warm_shutdown_is_the_first_use_and_waits(classic_lab: Lab) -> None:
+def test_a_retry_during_a_warm_shutdown_is_the_first_use_and_waits(classic_lab):
     lab = classic_lab
     worker = lab.worker("prefork", 1)
     result = lab.task("waits_then_retries").apply_async((FAR,))
     wait_for(lambda: lab.attempts(result.id), "the task at the gate")
 
-    os.kill(worker.container.pid, signal.SIGTERM)
-    wait_for(lambda: "Warm shutdown" in worker.logs(), "the shutdown")
+    worker.begin_stop()
     lab.open_gate()
 
-    assert worker.container.wait(SECONDS) == 0
+    assert worker.wait() == 0
     assert (wait_in_levels(lab), lab.count("shop"), lab.count("rmq_delay.exhausted")) == (1, 0, 0)
     (waiting,) = [message for name in levels_of(lab).holding() for message in lab.take(name)]
     assert (waiting.headers["id"], waiting.headers["retries"]) == (result.id, 1)
 
 
-def test_the_first_use_needs_no_connection_beyond_those_of_the_worker(
-    make_lab: Callable[..., Lab], own_broker: PrivateBroker, rmq_vhost: str
-) -> None:
+def test_the_first_use_needs_no_connection_beyond_those_of_the_worker(make_lab, own_broker, rmq_vhost):
     url = add_user(own_broker, rmq_vhost, Permissions(".*", ".*", ".*"))
     user = url.split("//")[1].split(":")[0]
     lab = make_lab("classic", exact_unit=UNIT, broker=url, conf={"broker_pool_limit": 1})
@@ -115,14 +104,8 @@ def test_the_first_use_needs_no_connection_beyond_those_of_the_worker(
     assert "user limit" not in worker.logs()
 
 
-@pytest.mark.parametrize(
-    "deleted",
-    [*(pytest.param((each,), marks=pytest.mark.slow) for each in (0, 3)), range(28)],
-    ids=["the lowest", "one", "all"],
-)
-def test_levels_deleted_while_a_worker_runs_are_restored_by_the_next_retry(
-    classic_lab: Lab, deleted: tuple[int, ...]
-) -> None:
+@pytest.mark.parametrize("deleted", [*(slow((each,)) for each in (0, 3)), range(28)], ids=["the lowest", "one", "all"])
+def test_levels_deleted_while_a_worker_runs_are_restored_by_the_next_retry(classic_lab, deleted):
     lab = classic_lab
     lab.worker("prefork", 2)
     first = lab.task("explicit").apply_async((1,)).id
@@ -139,29 +122,8 @@ def test_levels_deleted_while_a_worker_runs_are_restored_by_the_next_retry(
     assert lab.count("rmq_delay.exhausted") == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-def test_a_worker_start_restores_deleted_levels_while_messages_wait_in_the_middle(
-    make_lab: Callable[..., Lab], queue_type: str
-) -> None:
-    lab = make_lab(queue_type, exact_unit=UNIT)
-    assert run(lab.app, "apply").exit_code == 0
-    task_id = lab.task("facts").apply_async(("x",), countdown=UNIT * 2**6).id
-    waiting = lab.counts(*levels_of(lab).holding())
-    delete_levels(lab, *(number for number, count in enumerate(waiting.values()) if not count))
-    assert existing(lab) == 1
-
-    lab.worker("prefork", 1)
-
-    assert (existing(lab), wait_in_levels(lab)) == (28, 1)
-    wait_for(lambda: lab.attempts(task_id), "the message")
-    assert lab.count("rmq_delay.exhausted") == 0
-
-
 @pytest.mark.brokers
-def test_a_publisher_that_may_not_declare_names_the_command_that_does(
-    make_lab: Callable[..., Lab], own_broker: PrivateBroker, rmq_vhost: str
-) -> None:
+def test_a_publisher_that_may_not_declare_names_the_command_that_does(make_lab, own_broker, rmq_vhost):
     workers = make_lab("classic", exact_unit=UNIT)
     workers.worker("prefork", 1)
     url = add_user(own_broker, rmq_vhost, Permissions("^shop$", ".*", ".*"))
@@ -177,12 +139,10 @@ def test_a_publisher_that_may_not_declare_names_the_command_that_does(
 
 
 @pytest.mark.brokers
-def test_the_start_of_a_worker_leaves_two_lines_about_unused_levels_in_the_brokers_log(
-    classic_lab: Lab, own_broker: PrivateBroker
-) -> None:
+def test_the_start_of_a_worker_leaves_two_lines_about_unused_levels_in_the_brokers_log(classic_lab, own_broker):
     classic_lab.worker("prefork", 1)
 
-    def lines() -> list[str]:
+    def lines():
         log = own_broker.log_path.read_text(errors="replace").splitlines()
         return [line for line in log if "rmq_delay.levels" in line and classic_lab.vhost in line]
 
@@ -190,7 +150,7 @@ def test_the_start_of_a_worker_leaves_two_lines_about_unused_levels_in_the_broke
     assert len(lines()) == 2
 
 
-def test_apply_declares_the_levels_on_request(classic_lab: Lab) -> None:
+def test_apply_declares_the_levels_on_request(classic_lab):
     assert run(classic_lab.app, "apply").exit_code == 0
     assert existing(classic_lab) == 0
     assert run(classic_lab.app, "plan", "--no-management").exit_code == 0

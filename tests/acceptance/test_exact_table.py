@@ -1,33 +1,23 @@
 """Every exact topology with every kind of exchange: never early, once, and in the right queue."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import kombu
 import pytest
-from celery import Celery
 from kombu import Exchange, Queue
 
+from tests.support.corpus import slow
 from tests.support.waiting import BUSY, wait_for
-from tests.support.workers.lab import Lab, close_app
-from tests.support.workers.project import Config, make_app
+from tests.support.workers.lab import close_app
+from tests.support.workers.project import make_app
 
 pytestmark = pytest.mark.slow
 
-TOPOLOGIES = (
-    ("levels", "classic"),
-    ("levels", "quorum"),
-    ("hold", "classic"),
-    ("loop", "classic"),
-    ("loop", "quorum"),
-)
+TOPOLOGIES = (("levels", "classic"), ("levels", "quorum"), ("hold", "classic"), ("loop", "classic"), ("loop", "quorum"))
 KINDS = ("default", "direct", "topic", "fanout")
 #: Seconds, and how many more at random up to the longest of them.
 GIVEN = {"seconds": ((0, 0.3, 1, 1.5, 4), 3), "a minute": ((0, 0.3, 1, 1.5, 7, 63, 64), 30)}
@@ -48,19 +38,19 @@ class Arrivals:
 
     seen: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
 
-    def note(self, queue: str) -> Callable[[Any], None]:
-        def on_message(message: Any) -> None:
+    def note(self, queue):
+        def on_message(message):
             self.seen.setdefault(message.headers["id"], []).append((queue, time.time()))
 
         return on_message
 
 
 @contextmanager
-def consuming(url: str, queues: list[str]) -> Iterator[Arrivals]:
+def consuming(url, queues):
     """Record the messages that arrive in the queues, in a thread of its own."""
     arrivals, stopping = Arrivals(), threading.Event()
 
-    def run() -> None:
+    def run():
         with kombu.Connection(url) as connection:
             channel = connection.channel()
             for queue in queues:
@@ -78,16 +68,12 @@ def consuming(url: str, queues: list[str]) -> Iterator[Arrivals]:
         thread.join()
 
 
-def config_of(lab: Lab, topology: str, queue_type: str) -> Config:
-    settings = {
-        "exact_delays": topology,
-        "exact_queue_type": queue_type,
-        "prefix": f"p-{topology}-{queue_type}",
-    }
+def config_of(lab, topology, queue_type):
+    settings = {"exact_delays": topology, "exact_queue_type": queue_type, "prefix": f"p-{topology}-{queue_type}"}
     return replace(lab.config, queue_type=queue_type, rmq_delay=settings, conf={"task_ignore_result": True})
 
 
-def app_of(config: Config) -> Celery:
+def app_of(config):
     """Return an app with two queues for each kind of exchange, of which one's name and key end like the other's."""
     app, found = make_app(config), []
     for kind in KINDS:
@@ -99,7 +85,7 @@ def app_of(config: Config) -> Celery:
     return app
 
 
-def send(app: Celery, queues: list[Queue], seed: int, given: tuple[float, ...], more: int) -> dict[str, Sent]:
+def send(app, queues, seed, given, more):
     """Send every delay to every queue, and ``more`` different random ones."""
     rng, sent = random.Random(seed), {}
     for queue in queues:
@@ -111,8 +97,8 @@ def send(app: Celery, queues: list[Queue], seed: int, given: tuple[float, ...], 
 
 
 @pytest.mark.brokers
-@pytest.mark.parametrize("longest", ["seconds", pytest.param("a minute", marks=pytest.mark.slow)])
-def test_delays_are_never_early_and_lead_once_to_the_right_queue(make_lab: Callable[..., Lab], longest: str) -> None:
+@pytest.mark.parametrize("longest", ["seconds", slow("a minute")])
+def test_delays_are_never_early_and_lead_once_to_the_right_queue(make_lab, longest):
     lab = make_lab("classic")
     configs = [config_of(lab, *each) for each in TOPOLOGIES]
     for config in configs:

@@ -1,9 +1,6 @@
 """The ladder or the type of a queue changes: old and new workers side by side, and one after the other."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -14,8 +11,9 @@ from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.operations.parked import release
 from celery_rmq_delay.operations.pending import pending
 from celery_rmq_delay.operations.prune import prune
+from tests.support.corpus import slow
 from tests.support.waiting import SECONDS, wait_for
-from tests.support.workers.lab import Lab, close_app
+from tests.support.workers.lab import close_app
 from tests.support.workers.project import make_app
 
 #: In each of the three stages.
@@ -29,15 +27,13 @@ OTHER = {"classic": "quorum", "quorum": "classic"}
     ("queue_type", "change"),
     [
         ("quorum", "tiers"),
-        pytest.param("classic", "tiers", marks=pytest.mark.slow),
-        pytest.param(
-            "classic", "type", marks=pytest.mark.slow
+        slow("classic", "tiers"),
+        slow(
+            "classic", "type"
         ),  # not the other way round: Celery's global QoS for classic queues ends with a quorum queue
     ],
 )
-def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_tiers_are_pruned(
-    make_lab: Callable[..., Lab], queue_type: str, change: str
-) -> None:
+def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_tiers_are_pruned(make_lab, queue_type, change):
     lab = make_lab(queue_type, tiers=["300ms", "600ms", "900ms"])
     if change == "tiers":
         changed = replace(lab.config, rmq_delay={"tiers": ["200ms", "700ms", "800ms", "900ms"]})
@@ -49,9 +45,9 @@ def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_tiers_ar
 
     new = lab.worker(config=changed)
     fates |= {lab.task("fails").delay(number % 4).id: number % 4 for number in range(TASKS)}
-    old.container.restart()  # the old tiers once more, as in a rolling deployment
+    old.restart()  # the old tiers once more, as in a rolling deployment
     fates |= {lab.task("fails").delay(number % 4).id: number % 4 for number in range(TASKS)}
-    new.container.restart()
+    new.restart()
     once = {(task_id, attempt) for task_id, fate in fates.items() for attempt in range(fate + 1)}
     wait_for(lambda: {(line["id"], line["retries"]) for line in lab.attempts()} >= once, pause=0.5)
     wait_for(lambda: not any(lab.counts("shop", "shop.quarantine").values()))
@@ -71,16 +67,13 @@ def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_tiers_ar
     close_app(app)
 
 
-def test_workers_start_after_their_queue_was_declared_again_as_the_other_type(
-    make_lab: Callable[..., Lab], queue_type: str
-) -> None:
+def test_workers_start_after_their_queue_was_declared_again_as_the_other_type(make_lab, queue_type):
     lab = make_lab(queue_type, tiers=["1h"])
     worker = lab.worker()
     results = [lab.task("fails").delay(1) for _ in range(10)]
     wait_for(lambda: lab.parked() == len(results), "all of them parked")
-    worker.container.teardown()
-    with lab.app.connection_for_write() as connection:
-        connection.channel().queue_delete("shop")
+    worker.stop()
+    lab.delete("shop")
 
     changed = replace(lab.config, queue_type=OTHER[queue_type])
     app = make_app(changed)

@@ -1,12 +1,8 @@
 """Each way in which an attempt can end, with each option of a task, on each pool and queue type, against the table."""
 
-from __future__ import annotations
-
 import itertools
-import os
 import signal
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,38 +11,36 @@ import pytest
 from celery.utils import uuid
 
 from celery_rmq_delay.app.state import state_of
-from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.connections import close_connections
+from tests.support.corpus import slow
 from tests.support.waiting import SECONDS, wait_for
-from tests.support.workers.lab import Lab
 from tests.support.workers.matrix import AT_THE_GATE, OPTIONS, OUTCOMES, Expected, expected, name_of
-from tests.support.workers.nodes import Worker
 
 #: Expected contents of the queues at the end.
 QUEUES = ("shop", "shop.quarantine", "other", "other.quarantine")
 #: Queue type, pool, and whether all cells are tried, or each outcome once.
 SOME = [("quorum", "prefork", False), ("classic", "threads", False)]
 ALL = [
-    pytest.param(queue_type, pool, True, marks=pytest.mark.slow)
+    slow(queue_type, pool, True)
     for queue_type, pool in itertools.product(["classic", "quorum"], ["prefork", "threads", "solo", "gevent"])
 ]
 
 
-def some(pool: str, queue_type: str) -> list[tuple[str, str]]:
+def some(pool, queue_type):
     """Return each outcome with one option: another one on each pool and queue type."""
     shift = ["prefork", "threads", "solo", "gevent"].index(pool) * 2 + ["classic", "quorum"].index(queue_type)
     options = list(OPTIONS)
     return [(outcome, options[(k + shift) % len(options)]) for k, outcome in enumerate(OUTCOMES)]
 
 
-def numbers(cell: tuple[str, str], attempts: list[int]) -> list[int]:
+def numbers(cell, attempts):
     return sorted(set(attempts) if OUTCOMES[cell[0]].repeats else attempts)
 
 
-def terminate(lab: Lab, task_ids: set[str]) -> None:
+def terminate(lab, task_ids):
     """Revoke each of these tasks while it runs, and end its process."""
 
-    def all_ended() -> bool:
+    def all_ended():
         active = lab.app.control.inspect(timeout=SECONDS, limit=1).active() or {}
         # With the process that runs it: before it is known, Celery 5.7 stores REVOKED, also of an ignored result.
         running = {each["id"] for tasks in active.values() for each in tasks if each["worker_pid"]} & task_ids
@@ -60,9 +54,7 @@ def terminate(lab: Lab, task_ids: set[str]) -> None:
 
 
 @pytest.mark.parametrize(("queue_type", "pool", "whole"), [*SOME, *ALL])
-def test_the_outcome_of_a_task_is_the_one_in_the_table(
-    running_labs: Callable[..., Lab], pool: str, queue_type: str, whole: bool
-) -> None:
+def test_the_outcome_of_a_task_is_the_one_in_the_table(running_labs, pool, queue_type, whole):
     lab = running_labs(queue_type, pool, conf={"matrix": True})
     cells = list(itertools.product(OUTCOMES, OPTIONS)) if whole else some(pool, queue_type)
     cells = [(outcome, option) for outcome, option in cells if pool in (OUTCOMES[outcome].pools or (pool,))]
@@ -75,7 +67,7 @@ def test_the_outcome_of_a_task_is_the_one_in_the_table(
         lab.task(name_of(*cell)).apply_async(task_id=ids[cell], **OPTIONS[cell[1]][1] | OUTCOMES[cell[0]].call)
     terminate(lab, {ids[cell] for cell in cells if OUTCOMES[cell[0]].revoked == "while it runs"})
 
-    def found() -> dict[tuple[str, str], Expected]:
+    def found():
         attempts: dict[str, list[int]] = defaultdict(list)
         for attempt in lab.attempts():
             attempts[attempt["id"]].append(attempt["retries"])
@@ -87,7 +79,7 @@ def test_the_outcome_of_a_task_is_the_one_in_the_table(
             for cell, task_id in ids.items()
         }
 
-    def different() -> dict[tuple[str, str], Expected]:
+    def different():
         return {cell: each for cell, each in found().items() if each != wanted[cell]}
 
     reasons: dict[str, Any] = {}
@@ -123,7 +115,7 @@ SOME_INTERRUPTED = [
     ("a cold shutdown", "quorum", "prefork"),
 ]
 ALL_INTERRUPTED = [
-    pytest.param(*each, marks=pytest.mark.slow)
+    slow(*each)
     for each in itertools.product(INTERRUPTIONS, ["classic", "quorum"], ["prefork", "threads", "solo", "gevent"])
     # A cold shutdown ends the processes of tasks; other pools have none.
     if each not in SOME_INTERRUPTED and (each[0] != "a cold shutdown" or each[2] == "prefork")
@@ -132,8 +124,8 @@ ALL_INTERRUPTED = [
 
 @pytest.mark.parametrize(("interruption", "queue_type", "pool"), [*SOME_INTERRUPTED, *ALL_INTERRUPTED])
 def test_the_outcome_of_running_and_prefetched_tasks_is_the_one_in_the_table(
-    make_lab: Callable[..., Lab], own_broker: PrivateBroker, interruption: str, queue_type: str, pool: str
-) -> None:
+    make_lab, own_broker, interruption, queue_type, pool
+):
     lab = make_lab(queue_type, conf={"matrix": True})
     found = INTERRUPTIONS[interruption]
     concurrency = 1 if pool == "solo" else 2
@@ -150,7 +142,7 @@ def test_the_outcome_of_running_and_prefetched_tasks_is_the_one_in_the_table(
     if found.runs_out:
         lab.open_gate(2 * len(results))
     if found.ends_worker:
-        worker.container.wait(SECONDS)
+        worker.wait()
         lab.worker(pool, concurrency)
     lab.open_gate(2 * len(results))
 
@@ -167,7 +159,7 @@ def test_the_outcome_of_running_and_prefetched_tasks_is_the_one_in_the_table(
         for option, result in results.items()
     }
 
-    def seen() -> dict[str, tuple[list[int], str, bool]]:
+    def seen():
         attempts = {option: lab.attempts(result.id) for option, result in results.items()}
         return {
             option: (
@@ -184,18 +176,17 @@ def test_the_outcome_of_running_and_prefetched_tasks_is_the_one_in_the_table(
     wait_for(lambda: not any(lab.counts(*QUEUES[:2], "rmq_delay.exhausted").values()), "nothing left in a queue")
 
 
-def interrupt(worker: Worker, interruption: str, broker: PrivateBroker) -> None:
+def interrupt(worker, interruption, broker):
     if interruption == "a killed worker":
-        worker.kill("SIGKILL")
+        worker.kill()
     elif interruption == "a lost connection":
         close_connections(broker)
     elif interruption == "a warm shutdown":
-        os.kill(worker.container.pid, signal.SIGTERM)
-        wait_for(lambda: "Warm shutdown" in worker.logs(), "the shutdown")
+        worker.begin_stop()
     else:
-        os.kill(worker.container.pid, signal.SIGQUIT)
+        worker.send(signal.SIGQUIT)
 
 
-def stored_as(option: str, state: str) -> str:
+def stored_as(option, state):
     """Return a state, or "ignored" where none is to be stored: Celery before 5.7 stores RETRY at a cold shutdown."""
     return "ignored" if option == "ignore_result" else state

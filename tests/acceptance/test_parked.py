@@ -1,22 +1,18 @@
 """Parked tasks cost the worker nothing, and come back on time."""
 
-from __future__ import annotations
-
 import collections
-from collections.abc import Callable
 
 import pytest
 
-from celery_rmq_delay.testing import PrivateBroker
+from tests.support.corpus import slow
 from tests.support.waiting import wait_for
-from tests.support.workers.lab import Lab
 
 #: Seconds, of the lab's ladder.
 FIRST_TIER = 0.3
 
 
-@pytest.mark.parametrize("tasks", [300, pytest.param(1_000, marks=pytest.mark.slow)])
-def test_many_retries_come_once_and_never_early(lab: Lab, tasks: int) -> None:
+@pytest.mark.parametrize("tasks", [300, slow(1_000)])
+def test_many_retries_come_once_and_never_early(lab, tasks):
     """`benchmarks.peers` measures how late they are."""
     lab.worker("prefork", 2, "--loglevel", "ERROR")
     sampled = lab.task("sampled")
@@ -33,9 +29,7 @@ def test_many_retries_come_once_and_never_early(lab: Lab, tasks: int) -> None:
 
 
 @pytest.mark.slow
-def test_fifty_thousand_parked_tasks_cost_the_worker_no_memory(
-    make_lab: Callable[..., Lab], own_broker: PrivateBroker
-) -> None:
+def test_fifty_thousand_parked_tasks_cost_the_worker_no_memory(make_lab, own_broker):
     lab = make_lab(tiers=["1h"], conf={"result_backend": None})
     worker = lab.worker("prefork", 2, "--loglevel", "ERROR")
     sampled = lab.task("sampled")
@@ -43,14 +37,14 @@ def test_fifty_thousand_parked_tasks_cost_the_worker_no_memory(
     for _ in range(500):
         sampled.delay()
     wait_for(lambda: lab.parked() == 500)
-    idle = worker.container.main_rss()
+    idle = worker.main_rss()
 
     with lab.app.producer_pool.acquire() as producer:
         for _ in range(50_000):
             sampled.apply_async(producer=producer)
     wait_for(lambda: lab.parked() == 50_500, seconds=400)
 
-    assert worker.container.main_rss() - idle <= 2 * 1024 * 1024
+    assert worker.main_rss() - idle <= 2 * 1024 * 1024
     assert lab.count("shop") == 0
     inspect = lab.app.control.inspect(timeout=10)
     assert wait_for(inspect.reserved, "an answer") == {"w1@test": []}

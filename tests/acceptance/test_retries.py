@@ -1,20 +1,16 @@
 """Retries behave as Celery users expect on every pool and queue type."""
 
-from __future__ import annotations
-
-import itertools
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 import pytest
 from celery import chain, chord, group
 
 from celery_rmq_delay.operations.doctor import examine
 from celery_rmq_delay.worker.settle import LOOP
+from tests.support.corpus import slow
 from tests.support.waiting import BUSY, SECONDS, wait_for
-from tests.support.workers.lab import SETUPS, TIERS, Lab, stored_states
+from tests.support.workers.lab import EMPTY, SETUPS, TIERS, stored_states
 
 PREFORK = [
     pytest.param("quorum", "prefork", marks=pytest.mark.brokers),
@@ -24,7 +20,7 @@ WAITS = [0.3, 0.6, 0.9]
 
 
 @pytest.mark.parametrize(("queue_type", "pool"), SETUPS)
-def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(running: Lab) -> None:
+def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(running):
     lab = running
     with stored_states(lab) as seen:
         results = {k: lab.task("fails").delay(k) for k in range(len(TIERS) + 1)}
@@ -35,20 +31,14 @@ def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(r
         attempts = lab.attempts(result.id)
         assert [attempt["retries"] for attempt in attempts] == list(range(k + 1))
         assert {tuple(attempt["route"]) for attempt in attempts} == {("", "shop")}
-        times = [attempt["at"] for attempt in attempts]
-        waits = [after - before for before, after in itertools.pairwise(times)]
-        for wait, tier in zip(waits, WAITS, strict=False):
+        for wait, tier in zip(lab.waits(result.id), WAITS, strict=False):
             assert tier <= wait < tier + BUSY
         assert ("RETRY" in states[k]) is (k > 0)
-    assert lab.counts("shop", "rmq_delay.exhausted", "shop.quarantine") == {
-        "shop": 0,
-        "rmq_delay.exhausted": 0,
-        "shop.quarantine": 0,
-    }
+    assert lab.counts(*EMPTY) == EMPTY
 
 
 @pytest.mark.parametrize(("queue_type", "pool"), SETUPS)
-def test_a_task_that_requeues_itself_comes_back_at_once_and_is_not_blamed(running: Lab) -> None:
+def test_a_task_that_requeues_itself_comes_back_at_once_and_is_not_blamed(running):
     lab, asks_again = running, running.task("asks_again")
     few, many = asks_again.delay(5), asks_again.delay(LOOP)
 
@@ -65,7 +55,7 @@ def test_a_task_that_requeues_itself_comes_back_at_once_and_is_not_blamed(runnin
 
 
 @pytest.mark.parametrize(("queue_type", "pool"), SETUPS)
-def test_a_task_that_has_used_all_its_retries_fails_and_its_message_is_kept(running: Lab) -> None:
+def test_a_task_that_has_used_all_its_retries_fails_and_its_message_is_kept(running):
     lab = running
     result = lab.task("fails").apply_async((99,), link_error=lab.task("collect_error").s())
 
@@ -91,7 +81,7 @@ def test_a_task_that_has_used_all_its_retries_fails_and_its_message_is_kept(runn
 
 
 @pytest.mark.brokers
-def test_one_tier_that_repeats_retries_without_a_limit(make_lab: Callable[..., Lab], queue_type: str) -> None:
+def test_one_tier_that_repeats_retries_without_a_limit(make_lab, queue_type):
     """50 failures: on quorum queues also over the delivery limit, before which copies restart the count."""
     lab = make_lab(queue_type, tiers=["100ms"], repeat_last=True)
     lab.worker()
@@ -101,18 +91,16 @@ def test_one_tier_that_repeats_retries_without_a_limit(make_lab: Callable[..., L
 
     attempts = lab.attempts(result.id)
     assert [attempt["retries"] for attempt in attempts] == list(range(51))
-    waits = [after["at"] - before["at"] for before, after in itertools.pairwise(attempts)]
-    assert all(wait >= 0.098 for wait in waits)
+    assert all(wait >= 0.098 for wait in lab.waits(result.id))
     hooks = lab.noted("hooks")
     assert [hook[0] for hook in hooks] == ["on_retry"] * 50
     assert all("Retry in 0.1s: " in hook[3] for hook in hooks)
-    assert lab.parked() == 0
-    assert not any(lab.counts("shop", "shop.quarantine", "rmq_delay.exhausted").values())
+    assert lab.nothing_left()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-def test_threads_without_an_event_loop_settle_each_message_once(make_lab: Callable[..., Lab], queue_type: str) -> None:
+def test_threads_without_an_event_loop_settle_each_message_once(make_lab, queue_type):
     lab = make_lab(queue_type)
     given_up = [lab.task("gives_up").delay() for _ in range(100)]
     parked = [lab.task("fails").delay(1) for _ in range(100)]
@@ -128,20 +116,7 @@ def test_threads_without_an_event_loop_settle_each_message_once(make_lab: Callab
     assert "Connection to broker lost" not in worker.logs()
 
 
-def test_an_exception_to_give_up_on_is_exhausted_at_once(running_classic: Lab) -> None:
-    result = running_classic.task("gives_up").delay()
-
-    (message,) = wait_for(lambda: running_classic.take("rmq_delay.exhausted"))
-
-    assert result.state == "FAILURE"
-    assert message.headers["rmq-delay-reason"] == "gave_up"
-    assert message.headers["rmq-delay-attempts"] == 1
-    assert len(running_classic.attempts(result.id)) == 1
-
-
-def test_the_log_names_the_queue_of_an_exhausted_task_and_the_command_that_shows_it(
-    make_lab: Callable[..., Lab],
-) -> None:
+def test_the_log_names_the_queue_of_an_exhausted_task_and_the_command_that_shows_it(make_lab):
     lab = make_lab("classic", exhausted_queue="dead")
     worker = lab.worker()
     result = lab.task("gives_up").delay()
@@ -152,95 +127,77 @@ def test_the_log_names_the_queue_of_an_exhausted_task_and_the_command_that_shows
     assert "rmq_delay.exhausted" not in worker.logs()
 
 
-def test_max_retries_below_the_ladder_ends_the_task_sooner(running_classic: Lab) -> None:
-    result = running_classic.task("limited").delay()
+def test_a_task_ends_sooner_where_it_gives_up_or_has_fewer_retries(running_classic):
+    lab = running_classic
+    ends = {lab.task("gives_up").delay(): ("gave_up", [0]), lab.task("limited").delay(): ("retries_used", [0, 1])}
 
-    (message,) = wait_for(lambda: running_classic.take("rmq_delay.exhausted"))
+    wait_for(lambda: lab.count("rmq_delay.exhausted") == len(ends))
+    reasons = {each.headers["id"]: each.headers["rmq-delay-reason"] for each in lab.take("rmq_delay.exhausted")}
+    for result, (reason, retries) in ends.items():
+        assert (result.state, reasons[result.id]) == ("FAILURE", reason)
+        assert [attempt["retries"] for attempt in lab.attempts(result.id)] == retries
 
-    assert message.headers["rmq-delay-reason"] == "retries_used"
-    assert [attempt["retries"] for attempt in running_classic.attempts(result.id)] == [0, 1]
+
+def test_retries_of_every_kind_run_with_what_the_task_asked_for(running_classic):
+    lab = running_classic
+    soft, killed, watched = lab.task("soft").delay(), lab.task("kills_child").delay(2), lab.task("watched").delay()
+    counts_up, moved = lab.task("counts_up").delay(0), lab.task("explicit").delay(queue="other")
+    results = {soft: "in time", killed: "survived", watched: 1, counts_up: 2, moved: None}
+
+    assert {result: result.get(timeout=SECONDS) for result in results} == results
+    assert ["Request.on_retry", watched.id] in lab.noted("hooks")
+    assert [attempt["retries"] for attempt in lab.attempts(soft.id)] == [0, 1]
+    assert [attempt["retries"] for attempt in lab.attempts(killed.id)] == [0, 1, 2]
+    assert [attempt["queue"] for attempt in lab.attempts(moved.id)] == ["shop", "other"]
+    assert [(attempt["n"], attempt["retries"]) for attempt in lab.attempts(counts_up.id)] == [(0, 0), (1, 1), (2, 2)]
+    assert {tuple(attempt["route"]) for attempt in lab.attempts(counts_up.id)} == {("", "shop")}
 
 
-def test_a_task_with_its_own_tiers_advances_through_its_own_ladder(running: Lab) -> None:
+def test_a_task_with_its_own_tiers_advances_through_its_own_ladder(running):
     result = running.task("own_tiers").delay()
 
     wait_for(lambda: running.take("rmq_delay.exhausted"))
 
-    times = [attempt["at"] for attempt in running.attempts(result.id)]
-    waits = [after - before for before, after in itertools.pairwise(times)]
+    waits = running.waits(result.id)
     assert len(waits) == 2
     assert all(wait >= 0.15 for wait in waits)
     announced = [hook[3] for hook in running.noted("hooks") if hook[:2] == ["on_retry", result.id]]
     assert ["Retry in 0.15s: " in text for text in announced] == [True, True]
 
 
-def test_a_task_with_a_request_class_of_its_own_advances_through_the_ladder(running_classic: Lab) -> None:
-    result = running_classic.task("watched").delay()
-
-    assert result.get(timeout=SECONDS) == 1
-    assert ["Request.on_retry", result.id] in running_classic.noted("hooks")
-
-
-def test_a_retry_with_other_arguments_runs_with_them(running_classic: Lab) -> None:
-    result = running_classic.task("counts_up").delay(0)
-
-    assert result.get(timeout=SECONDS) == 2
-
-    assert [(attempt["n"], attempt["retries"]) for attempt in running_classic.attempts(result.id)] == [
-        (0, 0),
-        (1, 1),
-        (2, 2),
-    ]
-    assert {tuple(attempt["route"]) for attempt in running_classic.attempts(result.id)} == {("", "shop")}
-
-
-def test_a_retry_into_another_queue_comes_back_in_that_queue(running_classic: Lab) -> None:
-    result = running_classic.task("moves").delay("other")
-
-    assert result.get(timeout=SECONDS) == "moved"
-
-    assert [attempt["queue"] for attempt in running_classic.attempts(result.id)] == ["shop", "other"]
-
-
-def test_a_retry_into_a_queue_without_a_ladder_comes_back_there_after_the_delay_of_the_tier(
-    make_lab: Callable[..., Lab],
-) -> None:
+def test_a_retry_into_a_queue_without_a_ladder_comes_back_there_after_the_delay_of_the_tier(make_lab):
     lab = make_lab(queues={"zones": False})
     lab.worker("prefork", 1, "--queues", "shop,zones")
-    result = lab.task("moves").delay("zones")
+    result = lab.task("explicit").delay(queue="zones")
 
-    assert result.get(timeout=SECONDS) == "moved"
+    assert result.get(timeout=SECONDS) is None
     (first, second) = lab.attempts(result.id)
     assert second["at"] - first["at"] >= 0.3
     assert (second["queue"], second["retries"]) == (None, 1)
 
 
-def test_a_retry_waits_and_runs_once_although_its_class_publishes_with_a_producer_of_its_own(
-    running_classic: Lab,
-) -> None:
+def test_a_retry_waits_and_runs_once_although_its_class_publishes_with_a_producer_of_its_own(running_classic):
     lab = running_classic
     result = lab.task("publishes").delay(2)
 
     assert result.get(timeout=SECONDS) == 2
-    attempts = lab.attempts(result.id)
-    waits = [after["at"] - before["at"] for before, after in itertools.pairwise(attempts)]
-    assert [attempt["retries"] for attempt in attempts] == [0, 1, 2]
-    assert all(wait >= tier for wait, tier in zip(waits, WAITS, strict=False))
-    wait_for(lambda: lab.parked() == 0 and lab.count("shop") == 0)
+    assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1, 2]
+    assert all(wait >= tier for wait, tier in zip(lab.waits(result.id), WAITS, strict=False))
+    wait_for(lab.nothing_left)
 
 
-def test_retry_without_throw_publishes_the_retry_and_lets_the_task_go_on(running_classic: Lab) -> None:
+def test_retry_without_throw_publishes_the_retry_and_lets_the_task_go_on(running_classic):
     result = running_classic.task("goes_on").delay()
 
     wait_for(lambda: len(running_classic.attempts(result.id)) == 2)
 
     assert [attempt["retries"] for attempt in running_classic.attempts(result.id)] == [0, 1]
     assert result.get(timeout=SECONDS) == "went on"
-    wait_for(lambda: running_classic.parked() == 0 and running_classic.count("shop") == 0)
+    wait_for(running_classic.nothing_left)
 
 
 @pytest.mark.parametrize(("queue_type", "pool"), SETUPS)
-def test_chains_groups_and_chords_survive_retries_of_their_parts(running: Lab) -> None:
+def test_chains_groups_and_chords_survive_retries_of_their_parts(running):
     add, total = running.task("add"), running.task("total")
 
     assert chain(add.s(1, 1, 2), add.s(10, 1), add.s(100)).delay().get(timeout=SECONDS) == 112
@@ -250,22 +207,15 @@ def test_chains_groups_and_chords_survive_retries_of_their_parts(running: Lab) -
         assert chord(parts, total.s()).delay().get(timeout=SECONDS) == 30
 
 
-def test_a_soft_time_limit_is_a_failed_attempt(running_classic: Lab) -> None:
-    result = running_classic.task("soft").delay()
-
-    assert result.get(timeout=SECONDS) == "in time"
-    assert [attempt["retries"] for attempt in running_classic.attempts(result.id)] == [0, 1]
-
-
-@pytest.mark.parametrize(("queue_type", "pool"), [*PREFORK, pytest.param("quorum", "gevent", marks=pytest.mark.slow)])
-def test_a_hard_time_limit_is_a_failed_attempt(running: Lab) -> None:
+@pytest.mark.parametrize(("queue_type", "pool"), [*PREFORK, slow("quorum", "gevent")])
+def test_a_hard_time_limit_is_a_failed_attempt(running):
     lab = running
     always = lab.task("sleeps").apply_async((60,), time_limit=1)
     result = lab.task("overruns").delay()
 
     assert result.get(timeout=SECONDS) == "in time"
     assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1]
-    lab.workers[0].assert_log_exists("Hard time limit (1")
+    wait_for(lambda: "Hard time limit (1" in lab.workers[0].logs())
     (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
     assert message.headers["id"] == always.id
     assert message.headers["rmq-delay-reason"] == "retries_used"
@@ -273,14 +223,6 @@ def test_a_hard_time_limit_is_a_failed_attempt(running: Lab) -> None:
     wait_for(lambda: always.state == "FAILURE", "the stored failure, which comes after")
     hooks = [(name, task_id) for name, task_id, *_ in lab.noted("hooks")]
     assert sorted(hooks) == sorted([("on_retry", result.id), *[("on_retry", always.id)] * len(TIERS)])
-
-
-def test_a_killed_child_is_a_failed_attempt(running_classic: Lab) -> None:
-    result = running_classic.task("kills_child").delay(2)
-
-    wait_for(lambda: result.state == "SUCCESS")
-    assert result.result == "survived"
-    assert [attempt["retries"] for attempt in running_classic.attempts(result.id)] == [0, 1, 2]
 
 
 @pytest.mark.brokers
@@ -295,9 +237,7 @@ def test_a_killed_child_is_a_failed_attempt(running_classic: Lab) -> None:
     ],
     ids=["a task with its own tiers, away from its queue", "a queue that can have no ladder"],
 )
-def test_a_killed_child_is_a_failed_attempt_where_no_delay_queue_was_applied(
-    make_lab: Callable[..., Lab], conf: dict[str, Any]
-) -> None:
+def test_a_killed_child_is_a_failed_attempt_where_no_delay_queue_was_applied(make_lab, conf):
     lab = make_lab(conf=conf)
     lab.worker("prefork", 1, "--queues", "shop,other")
     result = lab.task("kills_child").apply_async((2,), queue="other")
@@ -307,7 +247,7 @@ def test_a_killed_child_is_a_failed_attempt_where_no_delay_queue_was_applied(
 
 
 @pytest.mark.slow
-def test_a_task_that_always_kills_its_child_is_exhausted(running: Lab) -> None:
+def test_a_task_that_always_kills_its_child_is_exhausted(running):
     result = running.task("kills_child").delay(99)
 
     (message,) = wait_for(lambda: running.take("rmq_delay.exhausted"))

@@ -1,23 +1,17 @@
 """Queues that cannot have a ladder, because they end with their consumers or with the broker."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
+from tests.support.corpus import slow
 from tests.support.waiting import SECONDS, wait_for
-from tests.support.workers.lab import TIERS, Lab
+from tests.support.workers.lab import TIERS
 
 BRIEF = pytest.mark.parametrize(
-    "options",
-    [{"durable": False}, pytest.param({"auto_delete": True}, marks=pytest.mark.slow)],
-    ids=["transient", "auto-delete"],
+    "options", [{"durable": False}, slow({"auto_delete": True})], ids=["transient", "auto-delete"]
 )
 
 
-def make(make_lab: Callable[..., Lab], settings: dict[str, Any] | None = None, **options: Any) -> Lab:
+def make(make_lab, settings=None, **options):
     """Return a lab with a worker that consumes the queue ``brief`` with these options, too."""
     queues = {name: {"exchange": name, "routing_key": name} for name in ("shop", "brief")}
     queues["brief"] |= options
@@ -27,9 +21,7 @@ def make(make_lab: Callable[..., Lab], settings: dict[str, Any] | None = None, *
 
 
 @BRIEF
-def test_retries_of_a_temporary_queue_wait_for_the_delays_of_its_tiers(
-    make_lab: Callable[..., Lab], options: dict[str, Any]
-) -> None:
+def test_retries_of_a_temporary_queue_wait_for_the_delays_of_its_tiers(make_lab, options):
     lab = make(make_lab, **options)
     result = lab.task("fails").apply_async((2,), queue="brief")
 
@@ -40,9 +32,7 @@ def test_retries_of_a_temporary_queue_wait_for_the_delays_of_its_tiers(
 
 
 @BRIEF
-def test_an_exhausted_task_of_a_temporary_queue_is_in_the_exhausted_queue(
-    make_lab: Callable[..., Lab], options: dict[str, Any]
-) -> None:
+def test_an_exhausted_task_of_a_temporary_queue_is_in_the_exhausted_queue(make_lab, options):
     lab = make(make_lab, **options)
     result = lab.task("fails").apply_async((99,), queue="brief")
 
@@ -51,9 +41,7 @@ def test_an_exhausted_task_of_a_temporary_queue_is_in_the_exhausted_queue(
     assert len(lab.attempts(result.id)) == len(TIERS) + 1
 
 
-def test_a_tier_that_no_exact_delay_can_hold_is_named_where_its_queue_is_temporary(
-    make_lab: Callable[..., Lab],
-) -> None:
+def test_a_tier_that_no_exact_delay_can_hold_is_named_where_its_queue_is_temporary(make_lab):
     lab = make(make_lab, {"tiers": ["300ms", "20s"], "exact_unit": 0.5, "exact_levels": 2}, auto_delete=True)
     failing = lab.task("fails").apply_async((2,), queue="brief")
 
@@ -66,9 +54,7 @@ def test_a_tier_that_no_exact_delay_can_hold_is_named_where_its_queue_is_tempora
 
 @BRIEF
 @pytest.mark.parametrize("task", ["fails", "kills_child"])
-def test_a_temporary_queue_has_no_delay_queues_that_would_stay_in_the_broker(
-    make_lab: Callable[..., Lab], options: dict[str, Any], task: str
-) -> None:
+def test_a_temporary_queue_has_no_delay_queues_that_would_stay_in_the_broker(make_lab, options, task):
     lab = make(make_lab, **options)
     result = lab.task(task).apply_async((1,), queue="brief")
 

@@ -1,14 +1,10 @@
 """From `startproject` to a filled admin, by the code and commands of the quickstart and of the admin's tutorial."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -37,7 +33,7 @@ for name in ("failuregroup", "exhaustedtask", "parkedtask"):
 class Project:
     """A Django project in a folder, made as the documentation has it."""
 
-    def __init__(self, folder: Path, broker: str) -> None:
+    def __init__(self, folder, broker):
         self.folder = folder
         self.environment = {
             **{name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
@@ -45,7 +41,7 @@ class Project:
             "DJANGO_SUPERUSER_PASSWORD": "only for this test",
         }
 
-    def run(self, *command: str) -> str:
+    def run(self, *command):
         """Run a command in the folder; return its outputs."""
         done = subprocess.run(
             command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=SECONDS
@@ -53,11 +49,11 @@ class Project:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    def manage(self, *arguments: str) -> str:
+    def manage(self, *arguments):
         return self.run(sys.executable, "manage.py", *arguments)
 
     @contextmanager
-    def running(self, *arguments: str) -> Iterator[None]:
+    def running(self, *arguments):
         """Run a command until the end of the block, which ends it cleanly."""
         with subprocess.Popen([sys.executable, *arguments], cwd=self.folder, env=self.environment) as process:
             try:
@@ -68,14 +64,14 @@ class Project:
                 process.wait(timeout=SECONDS)
 
 
-def commands(page: Path, program: str) -> list[str]:
+def commands(page, program):
     """Return the command lines of a page that begin with ``program``, without comments."""
     lines = [line.partition("  #")[0].strip() for each in snippets(page) if each.language == "sh"
              for line in each.code.splitlines()]  # fmt: skip
     return [line for line in lines if line.startswith(program)]
 
 
-def with_admin(folder: Path, broker: str) -> Project:
+def with_admin(folder, broker):
     """Return the project of the quickstart, with the admin of the tutorial."""
     start_project(folder)
     write(QUICKSTART, folder, "proj/celery.py", "proj/__init__.py", "payments/tasks.py")
@@ -85,11 +81,11 @@ def with_admin(folder: Path, broker: str) -> Project:
 
 
 @pytest.fixture
-def project(tmp_path: Path, rmq_vhost: str) -> Project:
+def project(tmp_path, rmq_vhost):
     return with_admin(tmp_path, rmq_vhost)
 
 
-def test_a_new_django_project_gets_a_filled_admin(project: Project) -> None:
+def test_a_new_django_project_gets_a_filled_admin(project):
     assert commands(ADMIN, "python manage.py")[:3] == [
         "python manage.py migrate",
         "python manage.py check",
@@ -107,12 +103,12 @@ def test_a_new_django_project_gets_a_filled_admin(project: Project) -> None:
             stack.enter_context(project.running(*command.split()[1:]))
         project.manage("shell", "-c", calls.partition('-c "')[2].rstrip('"'))
 
-        def shown() -> dict[str, str]:
+        def shown():
             lines = project.manage("shell", "-c", SHOW).splitlines()
             pages = (line.partition(" ") for line in lines if "task " in line or "group " in line)
             return {name: text for name, _, text in pages}
 
-        def is_filled() -> bool:
+        def is_filled():
             pages = shown()
             groups, parked = pages["failuregroup"], pages["parkedtask"]
             return "InvalidCard" in groups and "ConnectionError" in groups and "payments.tasks.charge" in parked
@@ -123,7 +119,7 @@ def test_a_new_django_project_gets_a_filled_admin(project: Project) -> None:
     assert "payments" in status
 
 
-def test_the_groups_of_the_page_about_permissions_have_them_in_a_new_database(tmp_path: Path) -> None:
+def test_the_groups_of_the_page_about_permissions_have_them_in_a_new_database(tmp_path):
     project = with_admin(tmp_path, "amqp://unused.invalid//")
     write(PERMISSIONS, tmp_path, "payments/migrations/0001_groups.py")
     project.manage("migrate")

@@ -1,28 +1,21 @@
 """The way from stock Celery to this package and back, by the blocks of code in two pages of docs/migrate."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import kombu
 import pytest
 
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.management.client import Management
-from celery_rmq_delay.testing import PrivateBroker
 from tests.support import ROOT
-from tests.support.snippets import Snippet, section
+from tests.support.processes import running_worker
+from tests.support.snippets import section
 from tests.support.waiting import SECONDS, wait_for
 
 pytestmark = pytest.mark.slow
@@ -57,7 +50,7 @@ TIERS = ('["10s", "1m", "10m", "1h"]', '["1s", "40s", "10m", "1h"]')
 class Walk:
     """A project in a folder, its worker processes, and the broker."""
 
-    def __init__(self, folder: Path, broker: str, management_url: str) -> None:
+    def __init__(self, folder, broker, management_url):
         self.folder, self.attempts_file = folder, folder / "attempts.txt"
         self.attempts_file.touch()
         self.environment = {
@@ -70,18 +63,18 @@ class Walk:
         self.api = Management(management_url, self.connection.virtual_host, "guest", "guest")
         self.sent: dict[int, int] = {}
 
-    def close(self) -> None:
+    def close(self):
         self.api.close()
         self.connection.close()
 
-    def deploy(self, *parts: str, name: str = "proj") -> None:
+    def deploy(self, *parts, name="proj"):
         """Write the version of the app that consists of these parts."""
         self.folder.joinpath(f"{name}.py").write_text("\n".join(parts))
 
-    def python(self, code: str, app: str = "proj") -> str:
+    def python(self, code, app="proj"):
         return self.run([sys.executable, "-c", f"from {app} import *\n{code}"])
 
-    def run(self, command: list[str], *codes: int, typed: str = "") -> str:
+    def run(self, command, *codes, typed=""):
         done = subprocess.run(
             command, cwd=self.folder, env=self.environment, input=typed, capture_output=True, text=True, timeout=SECONDS
         )
@@ -89,27 +82,27 @@ class Walk:
         assert done.returncode in (codes or (0,)), done.stdout + done.stderr
         return done.stdout
 
-    def command(self, snippet: Snippet, *codes: int, app: str = "proj") -> str:
+    def command(self, snippet, *codes, app="proj"):
         """Run the commands of a block, confirmed; the last one ends with one of the codes."""
         *before, last = snippet.code.replace("-A proj", f"-A {app}").splitlines()
         for line in before:
             self.run([sys.executable, "-m", *shlex.split(line)], 0, 2, typed="y\n")
         return self.run([sys.executable, "-m", *shlex.split(last)], *codes, typed="y\n")
 
-    def send(self, fails: int = 0, *, countdown: int = 0, task: str = "charge", app: str = "proj") -> None:
+    def send(self, fails=0, *, countdown=0, task="charge", app="proj"):
         """Call a task that fails so often."""
         number = len(self.sent)
         self.sent[number] = fails
         arguments = f"({number}, {fails})" if task == "charge" else f"({number},)"
         self.python(f"{task}.apply_async({arguments}, countdown={countdown} or None)", app)
 
-    def attempts(self) -> Counter[tuple[int, int]]:
-        return Counter(tuple(map(int, line.split())) for line in self.attempts_file.read_text().splitlines())  # type: ignore[misc]
+    def attempts(self):
+        return Counter(tuple(map(int, line.split())) for line in self.attempts_file.read_text().splitlines())
 
-    def ready(self, *queues: str) -> int:
+    def ready(self, *queues):
         return sum(count or 0 for count in ready_counts(self.connection, queues).values())
 
-    def objects(self) -> dict[str, Any]:
+    def objects(self):
         """Return queues with their arguments, exchanges and policies of the vhost."""
         return {
             "queues": {name: dict(each.arguments) for name, each in self.api.queues().items()},
@@ -118,35 +111,19 @@ class Walk:
             "bindings": sorted(self.api.bindings()),
         }
 
-    @contextmanager
-    def worker(self, name: str, app: str = "proj", *options: str) -> Iterator[Path]:
-        """Run a worker; yield its log."""
-        log = self.folder / f"{name}.log"
-        command = [sys.executable, "-m", "celery", "-A", app, "worker", "-n", name, "-c", "2", "-l", "INFO", *options]
-        with (
-            log.open("w") as output,
-            subprocess.Popen(
-                command, cwd=self.folder, env=self.environment, stdout=output, stderr=subprocess.STDOUT
-            ) as process,
-        ):
-            try:
-                wait_for(lambda: " ready." in log.read_text() or process.poll() is not None, "the worker")
-                assert process.poll() is None, log.read_text()
-                yield log
-            finally:
-                process.send_signal(signal.SIGTERM)
-                process.wait(timeout=SECONDS)
-                print(log.read_text())
+    def worker(self, name, app="proj", *options):
+        """Run a worker; its log is the value of the block."""
+        return running_worker(self.folder, app, self.environment, "-n", name, "-c", "2", *options, name=name)
 
 
 @pytest.fixture
-def walk(managed: PrivateBroker, managed_vhost: str, tmp_path: Path) -> Iterator[Walk]:
+def walk(managed, managed_vhost, tmp_path):
     found = Walk(tmp_path, managed_vhost, str(managed.management_url))
     yield found
     found.close()
 
 
-def blocks(page: Path, heading: str, language: str) -> list[Snippet]:
+def blocks(page, heading, language):
     return [each for each in section(page, heading) if each.language == language]
 
 
@@ -164,7 +141,7 @@ CONSUMED = shlex.split(WORKER.code)[4:6]
 NOT_ADOPTED = "payments: It exists without our dead-letter exchange"
 
 
-def have_tasks_waiting(walk: Walk) -> None:
+def have_tasks_waiting(walk):
     """Let tasks fail, so that five wait when the worker of the package has stopped."""
     walk.send(fails=1, app="next")
     wait_for(lambda: all(walk.attempts()[number, 1] for number, fails in walk.sent.items() if fails), "the retries")
@@ -175,7 +152,7 @@ def have_tasks_waiting(walk: Walk) -> None:
     wait_for(lambda: walk.ready("payments.retry.2.40s") == 3, "parked tasks")
 
 
-def wait_for_all(walk: Walk) -> None:
+def wait_for_all(walk):
     """Wait until each task has run as often as it has to, and check that none ran more often."""
     expected = {(number, attempt) for number, fails in walk.sent.items() for attempt in range(fails + 1)}
     wait_for(lambda: walk.attempts().keys() >= expected, "all tasks")
@@ -184,7 +161,7 @@ def wait_for_all(walk: Walk) -> None:
 
 
 @pytest.mark.brokers
-def test_an_existing_queue_is_migrated_and_rolled_back_to_a_broker_without_a_trace(walk: Walk) -> None:
+def test_an_existing_queue_is_migrated_and_rolled_back_to_a_broker_without_a_trace(walk):
     assert AFTER.code != CONFIGURED
     walk.deploy(STOCK, TASKS % "")
     with walk.worker("stock", "proj", *CONSUMED):
@@ -228,7 +205,7 @@ def test_an_existing_queue_is_migrated_and_rolled_back_to_a_broker_without_a_tra
 
 @pytest.mark.brokers
 @pytest.mark.slow
-def test_declared_queues_are_rolled_back_with_their_arguments_and_deleted_at_the_end(walk: Walk) -> None:
+def test_declared_queues_are_rolled_back_with_their_arguments_and_deleted_at_the_end(walk):
     walk.deploy(CONFIGURED, RETRYABLE_TASKS, name="next")
     with walk.worker("new", "next", *CONSUMED):
         have_tasks_waiting(walk)

@@ -1,17 +1,12 @@
 """A newcomer's tests of retries: the page's file in an empty folder, with an installed wheel and nothing else."""
 
-from __future__ import annotations
-
 import time
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from celery_rmq_delay.testing import PrivateBroker
 from tests.support import ROOT
-from tests.support.packaging.bare import Environment, build, install
+from tests.support.packaging.bare import build, install
 from tests.support.snippets import write
 
 pytestmark = pytest.mark.slow
@@ -26,7 +21,7 @@ IDENTITY = ("vhost", "name", "user", "source", "destination", "routing_key", "ta
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def installed(tmp_path_factory):
     """What ``pip install pytest pytest-xdist 'celery-rmq-delay[management]'`` installs."""
     wheel = build(tmp_path_factory.mktemp("dist")).wheel
     return install(wheel, tmp_path_factory.mktemp("installed") / "venv", "pytest", "pytest-xdist", "httpx")
@@ -35,7 +30,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 class Walk:
     """An empty folder with the page's file; the home and the folder for temporary files are empty, too."""
 
-    def __init__(self, environment: Environment, folder: Path) -> None:
+    def __init__(self, environment, folder):
         self._environment = environment
         self._empty = {name: folder / name for name in ("HOME", "TMPDIR")}
         self._project = folder / "project"
@@ -43,7 +38,7 @@ class Walk:
             each.mkdir()
         write(PAGE, self._project, FILE)
 
-    def run(self, what: str, *options: str, **variables: str) -> None:
+    def run(self, what, *options, **variables):
         """Run the tests, which must pass and leave nothing on the disk; print how long they took."""
         started = time.monotonic()
         folders = {name: str(folder) for name, folder in self._empty.items()}
@@ -58,23 +53,23 @@ class Walk:
 
 
 @pytest.fixture
-def walk(installed: Environment, tmp_path: Path) -> Walk:
+def walk(installed, tmp_path):
     return Walk(installed, tmp_path)
 
 
-def objects(broker: PrivateBroker) -> dict[str, Any]:
+def objects(broker):
     """Return all that a test could have left in a broker."""
     with httpx.Client(base_url=f"{broker.management_url}/api/") as api:
         found = {part: api.get(part).raise_for_status().json() for part in PARTS}
     return {part: sorted(str([each.get(name) for name in IDENTITY]) for each in found[part]) for part in PARTS}
 
 
-def test_a_documented_file_passes_twice_on_private_brokers(walk: Walk) -> None:
+def test_a_documented_file_passes_twice_on_private_brokers(walk):
     for _ in range(2):
         walk.run("without BROKER_URL")
 
 
-def test_a_documented_file_passes_twice_on_a_running_broker(walk: Walk, managed: PrivateBroker) -> None:
+def test_a_documented_file_passes_twice_on_a_running_broker(walk, managed):
     before = objects(managed)
     urls = {"BROKER_URL": managed.url, "RMQ_DELAY_MANAGEMENT_URL": str(managed.management_url)}
     for options in ((), (), ("-n", "2")):

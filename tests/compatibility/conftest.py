@@ -1,19 +1,16 @@
 """Fixtures of the tests beside other products."""
 
-from __future__ import annotations
-
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from celery_rmq_delay.testing import PrivateBroker
-from tests.support.compatibility.plays import KINDS, Play, Product, play
+from tests.support.compatibility.plays import KINDS, has_last, play
+from tests.support.workers.lab import Lab
+from tests.support.workers.project import Config
 
 
 @pytest.fixture(scope="module")
-def vhosts(own_broker: PrivateBroker) -> Iterator[list[str]]:
+def vhosts(own_broker):
     """The URLs of a vhost for each kind of task."""
     names = [f"{kind}-{uuid.uuid4().hex[:8]}" for kind in KINDS]
     yield [own_broker.vhost(name) for name in names]
@@ -22,12 +19,31 @@ def vhosts(own_broker: PrivateBroker) -> Iterator[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def make_plays(
-    vhosts: list[str], rmq_redis: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[Product, Callable[[Play], bool]], dict[str, Play]]:
+def make_plays(vhosts, rmq_redis, tmp_path_factory):
     """A function that makes all calls, with each kind of task, beside a product."""
 
-    def make(product: Product, reported: Callable[[Play], bool]) -> dict[str, Play]:
+    def make(product, reported):
         return play(product, tmp_path_factory.mktemp("plays"), vhosts, rmq_redis.url, reported)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def plays(request, make_plays):
+    """The calls beside the `PRODUCT` of a module, whose `attempts` reads what that has reported."""
+    return make_plays(request.module.PRODUCT, lambda play: has_last(request.module.attempts(play)))
+
+
+@pytest.fixture
+def make_lab(managed_vhost, rmq_redis, tmp_path):
+    """A function that makes a lab on a vhost of the broker with the management plugin."""
+    labs: list[Lab] = []
+
+    def make(**options):
+        config = Config(managed_vhost, rmq_redis.url, f"attempts-{uuid.uuid4().hex}", **options)
+        labs.append(Lab(config, tmp_path))
+        return labs[-1]
+
+    yield make
+    for lab in labs:
+        lab.close()

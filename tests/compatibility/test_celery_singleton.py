@@ -1,11 +1,8 @@
 """celery-singleton: locks of tasks that are parked."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +12,6 @@ import celery_rmq_delay
 from celery_rmq_delay import before_requeue, requeue_failed
 from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.operations.exhausted import Selection, list_exhausted, requeue
-from celery_rmq_delay.testing import BrokerLadder
 from tests.support.compatibility.plays import PAGE
 from tests.support.snippets import snippets
 from tests.support.waiting import BUSY, wait_for
@@ -26,7 +22,7 @@ pytest.importorskip("celery_singleton")
 class Shop:
     """An app with singletons, and how often each of its tasks has run."""
 
-    def __init__(self, redis: str) -> None:
+    def __init__(self, redis):
         from celery_singleton import Singleton
 
         shown: dict[str, Any] = {}
@@ -43,7 +39,7 @@ class Shop:
         self.app, self.runs, self.may_succeed = app, Counter[str](), threading.Event()
 
         @app.task(bind=True, shared=False, base=shown["RetryableSingleton"], give_up_on=(KeyError,))
-        def syncs(task: Any, customer: int) -> None:
+        def syncs(task, customer):
             self.runs[task.request.id] += 1
             if customer < 0:
                 raise KeyError(customer)
@@ -51,28 +47,28 @@ class Shop:
                 raise ConnectionError("not yet")
 
         @app.task(bind=True, shared=False, base=shown["RetryableSingleton"])
-        def changes(task: Any) -> None:
+        def changes(task):
             self.runs[task.request.id] += 1
             if task.request.retries == 0:
                 raise task.retry(priority=3)
 
         @app.task(bind=True, shared=False, base=Singleton, autoretry_for=(Exception,), default_retry_delay=0.1)
-        def stock(task: Any) -> None:
+        def stock(task):
             self.runs[task.request.id] += 1
             raise ConnectionError("not yet")
 
         @app.task(bind=True, shared=False)
-        def later(task: Any) -> None:
+        def later(task):
             self.runs[task.request.id] += 1
 
         self.syncs, self.changes, self.stock, self.later = syncs, changes, stock, later
 
-    def ran(self, result: Any, times: int = 1) -> bool:
+    def ran(self, result, times=1):
         return self.runs[result.id] >= times
 
 
 @pytest.fixture
-def shop(rmq_redis: Any, rmq_worker: Callable[..., BrokerLadder]) -> Iterator[Shop]:
+def shop(rmq_redis, rmq_worker):
     shop = Shop(rmq_redis.url)
     rmq_worker(shop.app)
     yield shop
@@ -81,7 +77,7 @@ def shop(rmq_redis: Any, rmq_worker: Callable[..., BrokerLadder]) -> Iterator[Sh
         signal.receivers.clear()
 
 
-def test_a_task_holds_its_lock_while_it_is_parked_and_releases_it_at_its_end(shop: Shop) -> None:
+def test_a_task_holds_its_lock_while_it_is_parked_and_releases_it_at_its_end(shop):
     first = shop.syncs.delay(7)
     wait_for(lambda: shop.ran(first, 3), "a task that was parked twice", BUSY)
 
@@ -92,13 +88,13 @@ def test_a_task_holds_its_lock_while_it_is_parked_and_releases_it_at_its_end(sho
     wait_for(lambda: shop.syncs.delay(7).id != first.id, "the release of the lock", BUSY)
 
 
-def test_a_task_that_is_exhausted_releases_its_lock(shop: Shop) -> None:
+def test_a_task_that_is_exhausted_releases_its_lock(shop):
     first = shop.syncs.delay(-1)
     wait_for(lambda: shop.syncs.delay(-1).id != first.id, "the release of the lock", BUSY)
     assert shop.runs[first.id] == 1
 
 
-def test_a_requeue_takes_the_lock_or_leaves_the_task_exhausted_while_another_one_has_it(shop: Shop) -> None:
+def test_a_requeue_takes_the_lock_or_leaves_the_task_exhausted_while_another_one_has_it(shop):
     settings, every = state_of(shop.app).settings, Selection(everything=True)
     exhausted = shop.syncs.delay(-1)
     with shop.app.connection_for_write() as connection:
@@ -116,13 +112,13 @@ def test_a_requeue_takes_the_lock_or_leaves_the_task_exhausted_while_another_one
     wait_for(lambda: shop.ran(exhausted, 2), "the second run", BUSY)
 
 
-def test_a_retry_that_the_lock_keeps_from_being_published_is_parked(shop: Shop) -> None:
+def test_a_retry_that_the_lock_keeps_from_being_published_is_parked(shop):
     """It has the same arguments, so for celery-singleton it is a duplicate of the task that runs."""
     result = shop.changes.delay()
     wait_for(lambda: shop.ran(result, 2), "the second attempt", BUSY)
 
 
-def test_a_retry_of_a_stock_singleton_is_lost(shop: Shop) -> None:
+def test_a_retry_of_a_stock_singleton_is_lost(shop):
     """The difference: its retry is a duplicate, too, and is never published."""
     lost = shop.stock.delay()
     wait_for(lambda: shop.ran(lost), "the first attempt", BUSY)

@@ -1,21 +1,10 @@
 """Datadog: spans of ddtrace's Celery integration."""
 
-from __future__ import annotations
-
 import importlib.util
-from collections.abc import Callable
 
 import pytest
 
-from tests.support.compatibility.plays import (
-    KINDS,
-    Attempt,
-    Play,
-    Product,
-    assert_one_trace_for_each_call,
-    parents,
-    statuses,
-)
+from tests.support.compatibility.plays import KINDS, Attempt, Product, assert_same, parents
 
 pytestmark = pytest.mark.slow  # three workers; test_sentry.py and test_opentelemetry.py run the same calls
 
@@ -40,7 +29,7 @@ tracer.configure(trace_processors=[ToFile()])
 def publishing(name):
     return tracer.trace("checkout of " + name)
 """
-DDTRACE = Product(
+PRODUCT = Product(
     "with_ddtrace.py",
     after=AFTER,
     environ=(
@@ -52,7 +41,7 @@ DDTRACE = Product(
 )
 
 
-def attempts(play: Play) -> list[Attempt]:
+def attempts(play):
     return [
         Attempt(each["resource"], f"error {each['error']}", each["trace"], each["parent"])
         for each in play.lines()
@@ -60,23 +49,11 @@ def attempts(play: Play) -> list[Attempt]:
     ]
 
 
-@pytest.fixture(scope="module")
-def plays(make_plays: Callable[..., dict[str, Play]]) -> dict[str, Play]:
-    return make_plays(DDTRACE, lambda play: any(each.task == "last" for each in attempts(play)))
+def test_attempts_have_the_status_and_the_trace_that_they_have_with_stock_celery(plays):
+    assert_same(*(attempts(plays[kind]) for kind in KINDS), ["error 0", "error 0", "error 1"])
 
 
-def test_each_attempt_has_the_status_that_it_has_with_stock_celery(plays: dict[str, Play]) -> None:
-    stock, ours = (statuses(attempts(plays[kind])) for kind in KINDS)
-    assert ours == stock
-    assert [status for task, status in ours if task == "fails"] == ["error 0", "error 0", "error 1"]
-
-
-def test_all_attempts_of_a_call_are_in_the_trace_of_its_caller(plays: dict[str, Play]) -> None:
-    assert_one_trace_for_each_call(attempts(plays["stock"]))
-    assert_one_trace_for_each_call(attempts(plays["retryable"]))
-
-
-def test_a_parked_retry_is_no_error_and_a_final_failure_is_one(plays: dict[str, Play]) -> None:
+def test_a_parked_retry_is_no_error_and_a_final_failure_is_one(plays):
     for kind in KINDS:
         failed = {each["resource"]: each["tags"]["error.type"] for each in plays[kind].lines() if each["error"]}
         assert {task: error.rpartition(".")[2] for task, error in failed.items()} == {
@@ -94,7 +71,7 @@ def test_a_parked_retry_is_no_error_and_a_final_failure_is_one(plays: dict[str, 
         ]
 
 
-def test_a_parked_retry_has_no_span_of_a_publish_and_its_attempts_are_siblings(plays: dict[str, Play]) -> None:
+def test_a_parked_retry_has_no_span_of_a_publish_and_its_attempts_are_siblings(plays):
     """The difference: Celery publishes a new message for each retry."""
     published = {
         kind: [(each["name"], each["resource"]) for each in plays[kind].lines()].count(("celery.apply", "fails"))

@@ -1,11 +1,6 @@
 """django-celery-beat: a periodic task that is retried."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +19,7 @@ ONCE = (
 
 
 @pytest.fixture(params=KINDS)
-def scheduled(request: pytest.FixtureRequest, vhosts: list[str], rmq_redis: Any, tmp_path: Path) -> Iterator[Play]:
+def scheduled(request, vhosts, rmq_redis, tmp_path):
     """A worker and a beat with a periodic task that is due once."""
     environ = environ_of(DJANGO, request.param, tmp_path, vhosts[KINDS.index(request.param)], rmq_redis.url)
     play = Play(request.param, tmp_path)
@@ -40,11 +35,9 @@ def scheduled(request: pytest.FixtureRequest, vhosts: list[str], rmq_redis: Any,
         yield play
 
 
-def test_a_periodic_task_that_fails_comes_back_and_its_row_names_its_schedule(scheduled: Play) -> None:
+def test_a_periodic_task_that_fails_comes_back_and_its_row_names_its_schedule(scheduled):
     (row,) = wait_for(
-        lambda: [row for row in result_rows(scheduled) if row["status"] == "SUCCESS"],
-        "the periodic task",
-        BUSY,
+        lambda: [row for row in result_rows(scheduled) if row["status"] == "SUCCESS"], "the periodic task", BUSY
     )
 
     assert (row["task_name"], row["periodic_task_name"], row["states"]) == ("recovers", "nightly", ["RETRY", "SUCCESS"])

@@ -1,21 +1,10 @@
 """New Relic: transactions and errors of its Celery instrumentation."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from tests.support.compatibility.plays import (
-    KINDS,
-    Attempt,
-    Play,
-    Product,
-    assert_one_trace_for_each_call,
-    statuses,
-)
+from tests.support.compatibility.plays import KINDS, Attempt, Product, assert_same, has_last
 
 pytestmark = pytest.mark.slow  # three workers; test_sentry.py and test_opentelemetry.py run the same calls
 
@@ -42,7 +31,7 @@ import newrelic.agent
 def publishing(name):
     return newrelic.agent.BackgroundTask(newrelic.agent.register_application(timeout=30), "checkout of " + name)
 """
-NEWRELIC = Product(
+PRODUCT = Product(
     "with_newrelic.py",
     files=("newrelic.ini",),
     before=BEFORE,
@@ -60,23 +49,22 @@ NEWRELIC = Product(
 FINAL = [("fails", "Boom"), ("gives_up", "Hopeless"), ("last", "Hopeless")]
 
 
-def events(play: Play, method: str) -> list[dict[str, Any]]:
+def events(play, method):
     """The attributes of all events that a method of the collector got, oldest first."""
     found = [event[0] for each in play.lines() if each["method"] == method for event in each["payload"][2]]
     return sorted(found, key=lambda event: event["timestamp"])
 
 
-def name_of(event: dict[str, Any], key: str) -> str:
+def name_of(event, key):
     return str(event[key].rpartition("/")[2])
 
 
-def errors(play: Play) -> list[tuple[str, str]]:
-    """Task and class of each error."""
+def errors(play):
     found = events(play, "error_event_data")
     return [(name_of(each, "transactionName"), each["error.class"].rpartition(":")[2]) for each in found]
 
 
-def attempts(play: Play) -> list[Attempt]:
+def attempts(play):
     failed = {each["guid"] for each in events(play, "error_event_data")}
     return [
         Attempt(
@@ -87,35 +75,17 @@ def attempts(play: Play) -> list[Attempt]:
     ]
 
 
-def has_last(play: Play) -> bool:
-    return any(each.task == "last" for each in attempts(play))
+def test_attempts_have_the_status_and_the_trace_that_they_have_with_stock_celery(plays):
+    assert_same(*(attempts(plays[kind]) for kind in KINDS), ["ok", "ok", "error"])
 
 
-@pytest.fixture(scope="module")
-def plays(make_plays: Callable[..., dict[str, Play]]) -> dict[str, Play]:
-    return make_plays(NEWRELIC, has_last)
-
-
-def test_each_attempt_has_the_status_that_it_has_with_stock_celery(plays: dict[str, Play]) -> None:
-    stock, ours = (statuses(attempts(plays[kind])) for kind in KINDS)
-    assert ours == stock
-    assert [status for task, status in ours if task == "fails"] == ["ok", "ok", "error"]
-
-
-def test_all_attempts_of_a_call_are_in_the_trace_of_its_caller(plays: dict[str, Play]) -> None:
-    assert_one_trace_for_each_call(attempts(plays["stock"]))
-    assert_one_trace_for_each_call(attempts(plays["retryable"]))
-
-
-def test_an_ignored_retry_is_no_error_and_a_final_failure_is_one(plays: dict[str, Play]) -> None:
+def test_an_ignored_retry_is_no_error_and_a_final_failure_is_one(plays):
     assert {kind: sorted(errors(plays[kind])) for kind in KINDS} == dict.fromkeys(KINDS, sorted(FINAL))
 
 
-def test_without_that_setting_each_retry_is_an_error_as_with_stock_celery(
-    make_plays: Callable[..., dict[str, Play]],
-) -> None:
-    environ = tuple(each for each in NEWRELIC.environ if each[0] != "NEW_RELIC_CONFIG_FILE")
-    found = make_plays(replace(NEWRELIC, environ=environ), has_last)
+def test_without_that_setting_each_retry_is_an_error_as_with_stock_celery(make_plays):
+    environ = tuple(each for each in PRODUCT.environ if each[0] != "NEW_RELIC_CONFIG_FILE")
+    found = make_plays(replace(PRODUCT, environ=environ), lambda play: has_last(attempts(play)))
     retries = [(task, "Retry") for task in ("recovers", "fails", "fails", "asks", "changes", "calls")]
     expected = sorted([*retries, *FINAL])
     assert {kind: sorted(errors(found[kind])) for kind in KINDS} == dict.fromkeys(KINDS, expected)

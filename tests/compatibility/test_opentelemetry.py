@@ -1,20 +1,8 @@
 """OpenTelemetry: spans of the Celery instrumentation."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
-from tests.support.compatibility.plays import (
-    KINDS,
-    Attempt,
-    Play,
-    Product,
-    assert_one_trace_for_each_call,
-    parents,
-    statuses,
-)
+from tests.support.compatibility.plays import KINDS, Attempt, Product, assert_same, parents
 
 pytest.importorskip("opentelemetry.instrumentation.celery")
 
@@ -38,10 +26,10 @@ def publishing(name):
     with trace.get_tracer("shop").start_as_current_span("checkout of " + name):
         yield
 """
-OPENTELEMETRY = Product("with_opentelemetry.py", after=AFTER)
+PRODUCT = Product("with_opentelemetry.py", after=AFTER)
 
 
-def attempts(play: Play) -> list[Attempt]:
+def attempts(play):
     return [
         Attempt(
             each["attributes"]["celery.task_name"],
@@ -54,23 +42,11 @@ def attempts(play: Play) -> list[Attempt]:
     ]
 
 
-@pytest.fixture(scope="module")
-def plays(make_plays: Callable[..., dict[str, Play]]) -> dict[str, Play]:
-    return make_plays(OPENTELEMETRY, lambda play: any(each.task == "last" for each in attempts(play)))
+def test_attempts_have_the_status_and_the_trace_that_they_have_with_stock_celery(plays):
+    assert_same(*(attempts(plays[kind]) for kind in KINDS), ["UNSET", "UNSET", "ERROR"])
 
 
-def test_each_attempt_has_the_status_that_it_has_with_stock_celery(plays: dict[str, Play]) -> None:
-    stock, ours = (statuses(attempts(plays[kind])) for kind in KINDS)
-    assert ours == stock
-    assert [status for task, status in ours if task == "fails"] == ["UNSET", "UNSET", "ERROR"]
-
-
-def test_all_attempts_of_a_call_are_in_the_trace_of_its_caller(plays: dict[str, Play]) -> None:
-    assert_one_trace_for_each_call(attempts(plays["stock"]))
-    assert_one_trace_for_each_call(attempts(plays["retryable"]))
-
-
-def test_a_parked_retry_is_no_error_and_a_final_failure_is_one(plays: dict[str, Play]) -> None:
+def test_a_parked_retry_is_no_error_and_a_final_failure_is_one(plays):
     for kind in KINDS:
         lines = plays[kind].lines()
         failed = {each["name"] for each in lines if [event["name"] for event in each["events"]] == ["exception"]}
@@ -79,7 +55,7 @@ def test_a_parked_retry_is_no_error_and_a_final_failure_is_one(plays: dict[str, 
         assert reasons == ["Retry in 0.2s: Boom('attempt 0')", "Retry in 0.2s: Boom('attempt 1')", None]
 
 
-def test_a_parked_retry_has_no_span_of_a_publish_and_its_attempts_are_siblings(plays: dict[str, Play]) -> None:
+def test_a_parked_retry_has_no_span_of_a_publish_and_its_attempts_are_siblings(plays):
     """The difference: Celery publishes a new message for each retry."""
     published = {kind: [each["name"] for each in plays[kind].lines()].count("apply_async/fails") for kind in KINDS}
     assert published == {"stock": 3, "retryable": 1}

@@ -1,32 +1,15 @@
 """A broker on which an app may use quorum queues only."""
 
-from __future__ import annotations
-
-import uuid
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import httpx
-import pytest
 
-from celery_rmq_delay.testing import PrivateBroker
 from tests.support.waiting import SECONDS, wait_for
-from tests.support.workers.lab import Lab
-from tests.support.workers.project import Config
 
 
-@pytest.fixture
-def quorum_only(managed_vhost: str, rmq_redis: Any, tmp_path: Path) -> Iterator[Lab]:
+def test_all_durable_queues_are_quorum_queues_if_the_default_type_is(make_lab, managed, managed_vhost):
     settings = {"tiers": ["200ms"], "events": True, "exact_unit": "500ms"}
-    attempts = f"attempts-{uuid.uuid4().hex}"
-    lab = Lab(Config(managed_vhost, rmq_redis.url, attempts, queue_type="quorum", rmq_delay=settings), tmp_path)
-    yield lab
-    lab.close()
-
-
-def test_all_durable_queues_are_quorum_queues_if_the_default_type_is(quorum_only: Lab, managed: PrivateBroker) -> None:
+    quorum_only = make_lab(queue_type="quorum", rmq_delay=settings)
     quorum_only.worker()
     assert quorum_only.task("fails").delay(1).get(timeout=SECONDS) == 1
     quorum_only.task("explicit").delay(0.5).get(timeout=SECONDS)

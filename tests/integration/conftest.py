@@ -1,50 +1,44 @@
 """Fixtures of the tests on a real broker."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 
 from celery_rmq_delay.amqp.capabilities import Capabilities
-from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.operations import adoption
-from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.movers import Movers
 from tests.support.brokers.proxy import Proxy
-from tests.support.django.databases import Database
 from tests.support.waiting import BUSY
 
 if TYPE_CHECKING:
-    from tests.support.django.collecting import Rig
+    pass
 
 
 @pytest.fixture
-def lab(rmq_broker: Any, queue_type: QueueType) -> Iterator[Lab]:
+def lab(rmq_broker, queue_type):
     lab = Lab(rmq_broker.url, queue_type)
     yield lab
     lab.close()
 
 
 @pytest.fixture
-def classic_lab(rmq_broker: Any) -> Iterator[Lab]:
+def classic_lab(rmq_broker):
     lab = Lab(rmq_broker.url, "classic")
     yield lab
     lab.close()
 
 
 @pytest.fixture
-def proxy(rmq_broker: Any) -> Iterator[Proxy]:
+def proxy(rmq_broker):
     """A proxy before the broker of the labs."""
     with Proxy(urlsplit(rmq_broker.url).port or 5672) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def native_retry_lab(quorum_lab: Lab) -> Lab:
+def native_retry_lab(quorum_lab):
     """A lab on a broker whose quorum queues can hold requeued messages."""
     if not Capabilities(quorum_lab.version).delays_retries:
         pytest.skip("RabbitMQ before 4.3.1 has no delayed retry")
@@ -52,21 +46,21 @@ def native_retry_lab(quorum_lab: Lab) -> Lab:
 
 
 @pytest.fixture
-def quorum_lab(rmq_broker: Any) -> Iterator[Lab]:
+def quorum_lab(rmq_broker):
     lab = Lab(rmq_broker.url, "quorum")
     yield lab
     lab.close()
 
 
 @pytest.fixture
-def managed_lab(managed: PrivateBroker, queue_type: QueueType) -> Iterator[Lab]:
+def managed_lab(managed, queue_type):
     lab = Lab(managed.url, queue_type)
     yield lab
     lab.close()
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> adoption.Patience:
+def patience(monkeypatch):
     """Adopt and detach without waiting for old statistics."""
     quick = adoption.Patience(effect=BUSY, answers=1, round=0.2, settle=0.1, settle_quorum=0.5, pause=0.05)
     monkeypatch.setattr(adoption, "PATIENCE", quick)
@@ -74,11 +68,11 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> adoption.Patience:
 
 
 @pytest.fixture
-def make_movers(rmq_vhost: str) -> Iterator[Callable[..., Movers]]:
+def make_movers(rmq_vhost):
     """Make apps with messages to migrate, all on one vhost."""
     made: list[Movers] = []
 
-    def make(kind: QueueType = "quorum", **settings: Any) -> Movers:
+    def make(kind="quorum", **settings):
         made.append(Movers(rmq_vhost, kind, **settings))
         return made[-1]
 
@@ -88,13 +82,13 @@ def make_movers(rmq_vhost: str) -> Iterator[Callable[..., Movers]]:
 
 
 @pytest.fixture
-def movers(make_movers: Callable[..., Movers]) -> Movers:
+def movers(make_movers):
     """An app with messages to migrate, which uses no native delayed delivery of Celery."""
     return make_movers(exact_for="all")
 
 
 @pytest.fixture
-def rig(rmq_vhost: str, database: Database) -> Iterator[Rig]:
+def rig(rmq_vhost, database):
     from tests.support.django.collecting import Rig  # needs the settings of Django
 
     rig = Rig(rmq_vhost, database.environ)

@@ -1,7 +1,5 @@
 """Facts about RabbitMQ that the design depends on: a version that behaves differently fails here."""
 
-from __future__ import annotations
-
 import time
 
 import amqp
@@ -16,8 +14,6 @@ from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.decision import was_interrupted
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.servers.installation import Installation
-from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.native_retry import NativeRetry
 from tests.support.brokers import parking
 from tests.support.brokers.clusters import await_all, move_leaders
@@ -34,11 +30,11 @@ LADDER = Ladder((5,), repeat_last=True)
 
 
 @pytest.fixture
-def plan(lab: Lab) -> LadderPlan:
+def plan(lab):
     return lab.applied(lab.plan(LADDER))
 
 
-def interrupted(lab: Lab, message: amqp.Message) -> bool:
+def interrupted(lab, message):
     return was_interrupted(
         message.headers,
         redelivered=message.delivery_info["redelivered"],
@@ -47,7 +43,7 @@ def interrupted(lab: Lab, message: amqp.Message) -> bool:
     )
 
 
-def lose_worker(lab: Lab, queue: str) -> float:
+def lose_worker(lab, queue):
     """Take a message on a connection of its own and lose the connection; return the time just before."""
     connection = lab.connect()
     wait_for(lambda: connection.default_channel.basic_get(queue), f"a message in {queue}")
@@ -56,14 +52,14 @@ def lose_worker(lab: Lab, queue: str) -> float:
     return lost
 
 
-def flagged_after_return(lab: Lab) -> bool:
+def flagged_after_return(lab):
     if lab.queue_type == "quorum":
         return lab.version >= (4, 0, 0)
     return Capabilities(lab.version).flags_returned
 
 
 @BOTH_TYPES
-def test_messages_from_a_delay_queue_are_flagged_by_new_brokers_only(lab: Lab, plan: LadderPlan) -> None:
+def test_messages_from_a_delay_queue_are_flagged_by_new_brokers_only(lab, plan):
     lab.publish(plan.queue)
     message = lab.get(plan.queue)
     assert not message.delivery_info["redelivered"]
@@ -75,7 +71,7 @@ def test_messages_from_a_delay_queue_are_flagged_by_new_brokers_only(lab: Lab, p
 
 
 @BOTH_TYPES
-def test_messages_published_into_a_delay_queue_are_not_flagged_by_any_broker(lab: Lab, plan: LadderPlan) -> None:
+def test_messages_published_into_a_delay_queue_are_not_flagged_by_any_broker(lab, plan):
     """So the crash guard can still detect a crash after a copy is published there."""
     for _ in range(2):
         lab.publish(plan.delay_queue(1, 5).name)
@@ -85,7 +81,7 @@ def test_messages_published_into_a_delay_queue_are_not_flagged_by_any_broker(lab
 
 
 @BOTH_TYPES
-def test_messages_of_a_lost_worker_are_flagged_by_every_broker(lab: Lab, plan: LadderPlan) -> None:
+def test_messages_of_a_lost_worker_are_flagged_by_every_broker(lab, plan):
     lab.publish(plan.queue)
     lose_worker(lab, plan.queue)
     message = lab.get(plan.queue)
@@ -95,11 +91,10 @@ def test_messages_of_a_lost_worker_are_flagged_by_every_broker(lab: Lab, plan: L
 
 
 @BOTH_TYPES
-def test_a_crash_after_a_copy_in_a_delay_queue_is_seen_by_every_broker(lab: Lab, plan: LadderPlan) -> None:
+def test_a_crash_after_a_copy_in_a_delay_queue_is_seen_by_every_broker(lab, plan):
     lab.publish(plan.delay_queue(1, 5).name)
     assert lab.get(plan.queue).delivery_info["redelivered"] is False
-    lab.channel.close()
-    lab.channel = lab.connection.channel()
+    lab.reopen()
     message = lab.get(plan.queue)
     assert interrupted(lab, message)
     lab.channel.basic_ack(message.delivery_tag)
@@ -107,7 +102,7 @@ def test_a_crash_after_a_copy_in_a_delay_queue_is_seen_by_every_broker(lab: Lab,
 
 @BOTH_TYPES
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_retries_are_no_interruptions_and_a_crash_after_retries_is_one(lab: Lab, plan: LadderPlan, rounds: int) -> None:
+def test_retries_are_no_interruptions_and_a_crash_after_retries_is_one(lab, plan, rounds):
     """The delivery count shows it on quorum queues of 4.x, elsewhere the flag does."""
     if lab.queue_type == "classic" and Capabilities(lab.version).flags_returned:
         pytest.skip("classic queues of this version flag what was rejected: the worker publishes copies instead")
@@ -119,20 +114,18 @@ def test_retries_are_no_interruptions_and_a_crash_after_retries_is_one(lab: Lab,
         lab.reject(message)
     message = lab.get(plan.queue)
     assert not interrupted(lab, message)
-    lab.channel.close()
-    lab.channel = lab.connection.channel()
+    lab.reopen()
     message = lab.get(plan.queue)
     if lab.queue_type == "quorum" and (4, 0, 0) <= lab.version < (4, 1, 0) and rounds == 1:
         # 4.0 restarts the count: one rejection and one interruption look like one rejection. The next one is visible.
         assert not interrupted(lab, message)
-        lab.channel.close()
-        lab.channel = lab.connection.channel()
+        lab.reopen()
         message = lab.get(plan.queue)
     assert interrupted(lab, message)
     lab.channel.basic_ack(message.delivery_tag)
 
 
-def test_the_delivery_count_of_quorum_queues_counts_rejections_until_a_crash(quorum_lab: Lab) -> None:
+def test_the_delivery_count_of_quorum_queues_counts_rejections_until_a_crash(quorum_lab):
     lab = quorum_lab
     if lab.version < (4, 0, 0):
         pytest.skip("before 4.0 the count restarts with each return")
@@ -143,8 +136,7 @@ def test_the_delivery_count_of_quorum_queues_counts_rejections_until_a_crash(quo
         assert h.whole_number(message.headers.get("x-delivery-count")) == rejections
         lab.reject(message)
     lab.get(plan.queue)
-    lab.channel.close()
-    lab.channel = lab.connection.channel()
+    lab.reopen()
     message = lab.get(plan.queue)
     # 4.0 restarts with the interruption, 4.3 goes on: never the number of rejections.
     count = h.whole_number(message.headers.get("x-delivery-count"))
@@ -152,7 +144,7 @@ def test_the_delivery_count_of_quorum_queues_counts_rejections_until_a_crash(quo
     lab.channel.basic_ack(message.delivery_tag)
 
 
-def test_a_crash_before_the_first_rejection_stays_visible_until_the_next_one_only(quorum_lab: Lab) -> None:
+def test_a_crash_before_the_first_rejection_stays_visible_until_the_next_one_only(quorum_lab):
     """After it the copy in the quarantine queue starts with a clean history, so nothing is stored here."""
     lab = quorum_lab
     plan = lab.applied(lab.plan(LADDER))
@@ -169,7 +161,7 @@ def test_a_crash_before_the_first_rejection_stays_visible_until_the_next_one_onl
 
 
 @BOTH_TYPES
-def test_the_history_of_a_published_message_counts_on_old_brokers_only(lab: Lab, plan: LadderPlan) -> None:
+def test_the_history_of_a_published_message_counts_on_old_brokers_only(lab, plan):
     """So the package strips it from every copy."""
     forged = [{"queue": plan.queue, "reason": "rejected", "count": 7, "exchange": "", "routing-keys": ["k"]}]
     lab.publish(plan.queue, headers={"x-death": forged})
@@ -179,7 +171,7 @@ def test_the_history_of_a_published_message_counts_on_old_brokers_only(lab: Lab,
 
 
 @BOTH_TYPES
-def test_the_reason_of_the_last_death_is_in_the_headers_since_3_13(lab: Lab, plan: LadderPlan) -> None:
+def test_the_reason_of_the_last_death_is_in_the_headers_since_3_13(lab, plan):
     lab.publish(plan.queue)
     lab.reject(lab.get(plan.queue))
     message = lab.get(plan.queue, ack=True)
@@ -188,7 +180,7 @@ def test_the_reason_of_the_last_death_is_in_the_headers_since_3_13(lab: Lab, pla
     assert message.headers["x-first-death-queue"] == plan.queue
 
 
-def test_a_cycle_without_a_rejection_is_dropped(classic_lab: Lab) -> None:
+def test_a_cycle_without_a_rejection_is_dropped(classic_lab):
     """Therefore only a rejection may advance a message."""
     lab = classic_lab
     second = f"{lab.names.prefix}-second"
@@ -201,7 +193,7 @@ def test_a_cycle_without_a_rejection_is_dropped(classic_lab: Lab) -> None:
     assert ready_counts(lab.connection, [first, second]) == {first: 0, second: 0}
 
 
-def test_quorum_queues_let_several_consumers_be_exclusive(quorum_lab: Lab) -> None:
+def test_quorum_queues_let_several_consumers_be_exclusive(quorum_lab):
     """Therefore the lock of the record is a single active consumer; if this test fails, the lock may be simpler."""
     lab = quorum_lab
     queue = lab.queue()
@@ -212,7 +204,7 @@ def test_quorum_queues_let_several_consumers_be_exclusive(quorum_lab: Lab) -> No
 
 
 @BOTH_TYPES
-def test_a_queue_cannot_be_given_a_dead_letter_exchange_later(lab: Lab) -> None:
+def test_a_queue_cannot_be_given_a_dead_letter_exchange_later(lab):
     queue = lab.queue()
     with pytest.raises(PreconditionFailed):
         lab.connection.channel().queue_declare(
@@ -230,24 +222,23 @@ MIN, MAX = 100, 250
 NEVER = 600_000
 
 
-def holding(lab: Lab, kind: str, longest: int = MAX, shortest: int = MIN) -> str:
+def holding(lab, kind, longest=MAX, shortest=MIN):
     arguments = {"x-delayed-retry-type": kind, "x-delayed-retry-min": shortest, "x-delayed-retry-max": longest}
     return lab.queue(**arguments, **{"x-delivery-limit": -1})
 
 
-def brokers_counts(message: amqp.Message) -> tuple[int, int]:
+def brokers_counts(message):
     headers = message.headers or {}
     return h.whole_number(headers.get("x-acquired-count")), h.whole_number(headers.get("x-delivery-count"))
 
 
-def end_delivery(lab: Lab, queue: str, how: str) -> float:
+def end_delivery(lab, queue, how):
     """Take a message and let its delivery end; return the time just before, from which the broker counts the delay."""
     if how == "lost":
         return lose_worker(lab, queue)
     message, ended = lab.get(queue), time.monotonic()
     if how == "closed":
-        lab.channel.close()
-        lab.channel = lab.connection.channel()
+        lab.reopen()
     else:
         lab.requeue(message, how)
     return ended
@@ -257,9 +248,7 @@ def end_delivery(lab: Lab, queue: str, how: str) -> float:
 @pytest.mark.parametrize(
     ("how", "counted"), [("returned", (1, 0)), ("failed", (1, 1)), ("lost", (1, 1)), ("closed", (1, 1))]
 )
-def test_a_nack_is_returned_and_a_reject_or_a_lost_worker_has_failed(
-    native_retry_lab: Lab, kind: str, how: str, counted: tuple[int, int]
-) -> None:
+def test_a_nack_is_returned_and_a_reject_or_a_lost_worker_has_failed(native_retry_lab, kind, how, counted):
     """So only crashes raise the delivery count where retries are returned; where they failed, crashes are invisible."""
     lab = native_retry_lab
     held = kind == "all" or kind == ("returned" if how == "returned" else "failed")
@@ -281,7 +270,7 @@ def test_a_nack_is_returned_and_a_reject_or_a_lost_worker_has_failed(
         lab.requeue(message, "returned")  # acquired once more, for the next round
 
 
-def test_prefetched_messages_of_a_lost_worker_count_like_started_ones(native_retry_lab: Lab) -> None:
+def test_prefetched_messages_of_a_lost_worker_count_like_started_ones(native_retry_lab):
     lab = native_retry_lab
     queue = holding(lab, "returned")
     for body in ("ran", "waited"):
@@ -296,7 +285,7 @@ def test_prefetched_messages_of_a_lost_worker_count_like_started_ones(native_ret
 
 
 @pytest.mark.parametrize("kind", ["returned", "failed"])
-def test_messages_held_by_a_queue_are_in_no_count_of_amqp_but_can_be_purged(native_retry_lab: Lab, kind: str) -> None:
+def test_messages_held_by_a_queue_are_in_no_count_of_amqp_but_can_be_purged(native_retry_lab, kind):
     lab = native_retry_lab
     queue = holding(lab, kind, longest=60_000, shortest=60_000)
     for _ in range(3):
@@ -307,7 +296,7 @@ def test_messages_held_by_a_queue_are_in_no_count_of_amqp_but_can_be_purged(nati
 
 
 @pytest.mark.slow
-def test_a_restart_of_the_broker_keeps_held_messages_and_their_delays(rmq_installation: Installation) -> None:
+def test_a_restart_of_the_broker_keeps_held_messages_and_their_delays(rmq_installation):
     with PrivateBroker(rmq_installation.server, rmq_installation.root) as broker:
         if not Capabilities(broker.version).delays_retries:
             pytest.skip("RabbitMQ before 4.3.1 has no delayed retry")
@@ -329,7 +318,7 @@ def test_a_restart_of_the_broker_keeps_held_messages_and_their_delays(rmq_instal
         lab.close()
 
 
-def test_a_rejection_into_a_ladder_leaves_the_counts_readable(native_retry_lab: Lab) -> None:
+def test_a_rejection_into_a_ladder_leaves_the_counts_readable(native_retry_lab):
     """The delivery count goes on; the acquired count restarts with the first requeue after it."""
     lab = native_retry_lab
     native = NativeRetry(Ladder((20,)))
@@ -345,14 +334,13 @@ def test_a_rejection_into_a_ladder_leaves_the_counts_readable(native_retry_lab: 
     lab.requeue(message)
     message = lab.get(plan.queue)
     assert not native.was_interrupted(message.headers, 0)
-    lab.channel.close()
-    lab.channel = lab.connection.channel()
+    lab.reopen()
     message = lab.get(plan.queue)
     assert native.was_interrupted(message.headers, 0)
     lab.channel.basic_ack(message.delivery_tag)
 
 
-def test_without_delayed_retry_the_two_ways_to_requeue_count_alike_before_4_3(quorum_lab: Lab) -> None:
+def test_without_delayed_retry_the_two_ways_to_requeue_count_alike_before_4_3(quorum_lab):
     lab = quorum_lab
     queue = lab.queue()
     lab.publish(queue)
@@ -362,7 +350,7 @@ def test_without_delayed_retry_the_two_ways_to_requeue_count_alike_before_4_3(qu
     assert brokers_counts(message) == ((2, 1) if Capabilities(lab.version).delays_retries else (0, 2))
 
 
-def test_delayed_retry_cannot_be_changed_after_the_declaration(quorum_lab: Lab) -> None:
+def test_delayed_retry_cannot_be_changed_after_the_declaration(quorum_lab):
     """Since 4.3 the arguments are compared; before, they are accepted and ignored."""
     lab = quorum_lab
     native = {**NativeRetry(Ladder((50,))).arguments(), "x-queue-type": "quorum"}
@@ -378,7 +366,7 @@ def test_delayed_retry_cannot_be_changed_after_the_declaration(quorum_lab: Lab) 
 
 
 @pytest.mark.parametrize("argument", ["x-delivery-limit", "x-delayed-retry-type"])
-def test_the_type_of_a_queue_is_compared_before_its_delayed_retry(native_retry_lab: Lab, argument: str) -> None:
+def test_the_type_of_a_queue_is_compared_before_its_delayed_retry(native_retry_lab, argument):
     """So a refusal that names one of these shows that the type is right."""
     lab = native_retry_lab
     asked = {"x-queue-type": "quorum", **NativeRetry(Ladder((50,))).arguments()}
@@ -389,7 +377,7 @@ def test_the_type_of_a_queue_is_compared_before_its_delayed_retry(native_retry_l
             lab.connection.channel().queue_declare(exists, durable=True, auto_delete=False, arguments=asked)
 
 
-def test_a_policy_gives_a_queue_delayed_retry(native_retry_lab: Lab, own_broker: PrivateBroker) -> None:
+def test_a_policy_gives_a_queue_delayed_retry(native_retry_lab, own_broker):
     lab = native_retry_lab
     queue = lab.queue()
     definition = {"delayed-retry-type": "returned", "delayed-retry-min": 150, "delayed-retry-max": 150}
@@ -401,9 +389,7 @@ def test_a_policy_gives_a_queue_delayed_retry(native_retry_lab: Lab, own_broker:
 
 
 @pytest.mark.slow
-def test_a_killed_broker_with_mnesia_forgets_a_queue_whose_declaration_was_still_in_memory(
-    rmq_installation: Installation,
-) -> None:
+def test_a_killed_broker_with_mnesia_forgets_a_queue_whose_declaration_was_still_in_memory(rmq_installation):
     """Confirmed messages of the queue are lost, too: a classic queue of `hold`, declared by its first publisher.
 
     The test delays the process that writes commits; on a busy machine it is sometimes late by itself.
@@ -427,9 +413,7 @@ def test_a_killed_broker_with_mnesia_forgets_a_queue_whose_declaration_was_still
 
 
 @pytest.mark.slow
-def test_a_clean_stop_loses_dead_letters_that_the_target_of_a_classic_queue_has_not_taken(
-    rmq_installation: Installation,
-) -> None:
+def test_a_clean_stop_loses_dead_letters_that_the_target_of_a_classic_queue_has_not_taken(rmq_installation):
     """At-least-once dead-lettering of a quorum queue sends them again.
 
     The test stops the target queue's process for them; a busy queue has messages that it has not taken yet by itself.
@@ -450,7 +434,7 @@ def test_a_clean_stop_loses_dead_letters_that_the_target_of_a_classic_queue_has_
             }
 
 
-def send_to_a_stopped_process(broker: PrivateBroker, connection: kombu.Connection, kind: str) -> None:
+def send_to_a_stopped_process(broker, connection, kind):
     """Let a message expire in a delay queue of this type while the process of its target queue takes none."""
     target = f"after-{kind}"
     declared = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": target, "x-message-ttl": 2_000}
@@ -466,9 +450,7 @@ def send_to_a_stopped_process(broker: PrivateBroker, connection: kombu.Connectio
 
 
 @pytest.mark.slow
-def test_a_quorum_queue_keeps_what_a_cancelled_consumer_on_a_lost_node_had_before_4_3(
-    rmq_installation: Installation,
-) -> None:
+def test_a_quorum_queue_keeps_what_a_cancelled_consumer_on_a_lost_node_had_before_4_3(rmq_installation):
     """The message stays unacknowledged after the node is back, until the queue has another leader."""
     declared = {"x-queue-type": "quorum", "x-queue-leader-locator": "client-local"}
     with PrivateCluster(3, rmq_installation.server, rmq_installation.root) as cluster:

@@ -1,7 +1,5 @@
 """Hostile and broken messages in the queues of the collector."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import pickle
@@ -9,14 +7,12 @@ from struct import pack
 from typing import Any
 
 import amqp
-import pytest
 from django.db import connection
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.contrib.django.models import Attempt, Payload, TaskRecord, TaskState, UnreadableMessage
 from celery_rmq_delay.events.schema import EXHAUSTED, PARKED
 from tests.support.brokers.lab import contents
-from tests.support.django.collecting import Rig
 from tests.support.django.reported import event, message
 from tests.support.workers.hostile_messages import ALL, raw, table, text
 
@@ -42,7 +38,7 @@ EVENTS: dict[str, bytes] = {
 }
 
 
-def test_events_that_cannot_be_read_are_kept_and_the_others_go_on(rig: Rig) -> None:
+def test_events_that_cannot_be_read_are_kept_and_the_others_go_on(rig):
     for name, hostile in EVENTS.items():
         rig.send(event(f"before: {name}"), hostile)
     rig.send(event("after"))
@@ -60,7 +56,7 @@ UNREADABLE: dict[str, amqp.Message] = {
 }
 
 
-def test_messages_whose_properties_cannot_be_read_are_kept_as_they_came(rig: Rig) -> None:
+def test_messages_whose_properties_cannot_be_read_are_kept_as_they_came(rig):
     rig.send(message("before"), *UNREADABLE.values(), message("after"))
     rig.collect()
     assert set(TaskRecord.objects.values_list("task_id", flat=True)) == {"before", "after"}
@@ -69,7 +65,7 @@ def test_messages_whose_properties_cannot_be_read_are_kept_as_they_came(rig: Rig
     assert rig.left() == 0
 
 
-def other_message(headers: dict[str, Any] | None = None, body: bytes = b"body", **properties: Any) -> amqp.Message:
+def other_message(headers=None, body=b"body", **properties):
     return amqp.Message(body, application_headers=headers or {}, **properties)
 
 
@@ -104,7 +100,7 @@ READABLE: list[tuple[amqp.Message, dict[str, Any]]] = [
 ]
 
 
-def test_strange_messages_become_rows_and_keep_their_bytes(rig: Rig) -> None:
+def test_strange_messages_become_rows_and_keep_their_bytes(rig):
     for number, (strange, _) in enumerate(READABLE):
         rig.send(message(f"good {number}"), strange)
     rig.collect()
@@ -115,7 +111,7 @@ def test_strange_messages_become_rows_and_keep_their_bytes(rig: Rig) -> None:
     assert rig.left() == 0
 
 
-def test_messages_without_ids_are_distinguished_by_their_bytes(rig: Rig) -> None:
+def test_messages_without_ids_are_distinguished_by_their_bytes(rig):
     rig.send(*(other_message({"number": number}, b"same") for number in range(3)), other_message(body=b"other"))
     rig.collect()
     rig.send(other_message({"number": 1}, b"same"))
@@ -123,7 +119,7 @@ def test_messages_without_ids_are_distinguished_by_their_bytes(rig: Rig) -> None
     assert TaskRecord.objects.count() == Payload.objects.count() == Attempt.objects.count() == 4
 
 
-def test_the_reason_of_a_dead_letter_is_recorded(rig: Rig) -> None:
+def test_the_reason_of_a_dead_letter_is_recorded(rig):
     channel, queue = rig.channel, "strangers"
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "rmq_delay.exhausted", "x-max-length": 1}
     channel.queue_declare(queue, durable=True, auto_delete=False, arguments=arguments)
@@ -135,9 +131,7 @@ def test_the_reason_of_a_dead_letter_is_recorded(rig: Rig) -> None:
     assert (found.task_id, found.queue, found.reason, found.attempt) == ("t0", queue, "maxlen", 0)
 
 
-def test_one_row_that_the_database_refuses_does_not_hold_up_its_batch(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_row_that_the_database_refuses_does_not_hold_up_its_batch(rig, monkeypatch):
     monkeypatch.setattr(h, "MAX_COUNT", 2**70)  # no known message gets here
     rig.send(*(message(f"t{number}") for number in range(40)), message("large", **{h.ATTEMPTS: 2**62}), event("t"))
     rig.collect()
@@ -147,7 +141,7 @@ def test_one_row_that_the_database_refuses_does_not_hold_up_its_batch(
     assert rig.left() == 0
 
 
-def test_an_event_and_a_message_of_hostile_tasks_stay_apart(rig: Rig) -> None:
+def test_an_event_and_a_message_of_hostile_tasks_stay_apart(rig):
     ids = [
         "'; DROP TABLE rmq_delay_taskrecord; --",
         "a",
@@ -169,7 +163,7 @@ def test_an_event_and_a_message_of_hostile_tasks_stay_apart(rig: Rig) -> None:
     assert Attempt.objects.count() == 2 * len(ids)
 
 
-def test_hostile_messages_are_collected_between_healthy_ones(rig: Rig) -> None:
+def test_hostile_messages_are_collected_between_healthy_ones(rig):
     hostile = list(ALL.values())
     for number, each in enumerate(hostile):
         rig.send(message(f"good {number}"), each, event(f"sent {number}"), contents(each))

@@ -1,14 +1,11 @@
 """A collector that is killed again and again loses nothing and counts nothing twice."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random
 import signal
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import amqp
@@ -17,7 +14,8 @@ from django.db.models import Sum
 
 from celery_rmq_delay.contrib.django.models import Attempt, Payload, Tally, TaskRecord, UnreadableMessage
 from celery_rmq_delay.events.schema import EXHAUSTED, RECOVERED, Event
-from tests.support.django.collecting import Nursery, Rig, events_of
+from tests.support.corpus import slow
+from tests.support.django.collecting import Nursery, events_of
 from tests.support.django.history import rows
 from tests.support.django.reported import life, message
 from tests.support.waiting import wait_for
@@ -26,7 +24,7 @@ from tests.support.waiting import wait_for
 EXHAUSTED_EACH, RECOVERED_EACH = 40, 80
 
 
-def what_happens(block: int) -> list[Event | amqp.Message]:
+def what_happens(block):
     """Return 400 events and 40 messages of the exhausted queue."""
     made: list[Any] = []
     for number in range(EXHAUSTED_EACH):
@@ -38,13 +36,9 @@ def what_happens(block: int) -> list[Event | amqp.Message]:
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 @pytest.mark.parametrize(
-    ("kills", "files"),
-    [(2, True), pytest.param(12, True, marks=pytest.mark.slow), pytest.param(50, False, marks=pytest.mark.slow)],
-    ids=["few", "files", "tables"],
+    ("kills", "files"), [(2, True), slow(12, True), slow(50, False)], ids=["few", "files", "tables"]
 )
-def test_a_collector_killed_repeatedly_writes_every_message_once(
-    rig: Rig, tmp_path: Path, kills: int, files: bool
-) -> None:
+def test_a_collector_killed_repeatedly_writes_every_message_once(rig, tmp_path, kills, files):
     """Each message is in the tables once and in the files at least once; the files are complete."""
     dice = random.Random(20261121)
     blocks, interrupted = 0, 0
@@ -59,9 +53,9 @@ def test_a_collector_killed_repeatedly_writes_every_message_once(
             before, known = rig.left(), len(list(tmp_path.rglob("*.parquet*")))
             options = ["--batch", str(dice.choice((5, 20, 100) if files else (20, 100, 500)))]
             collector = nursery.start(*options, "--file-seconds", str(dice.choice((0, 0.02, 0.1))))
-            wait_for(lambda b=before: rig.left() < b, "the collector to take something")  # type: ignore[misc]
+            wait_for(lambda b=before: rig.left() < b, "the collector to take something")
             if files:
-                wait_for(lambda k=known: len(list(tmp_path.rglob("*.parquet*"))) > k, "a file")  # type: ignore[misc]
+                wait_for(lambda k=known: len(list(tmp_path.rglob("*.parquet*"))) > k, "a file")
             time.sleep(dice.uniform(0.0, 0.1) if files else dice.uniform(0.05, 0.4))  # a random moment, not a wait
             os.kill(collector, signal.SIGKILL)
             nursery.wait()

@@ -1,7 +1,5 @@
 """Every command with `--help`, with `--json` as docs/reference/cli.md has it, and with one wrong use."""
 
-from __future__ import annotations
-
 import pytest
 
 from celery_rmq_delay.cli.main import rmq_delay

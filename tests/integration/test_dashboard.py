@@ -1,7 +1,5 @@
 """The dashboard and the alert rules in a real Prometheus that reads a running collector."""
 
-from __future__ import annotations
-
 import math
 import time
 from itertools import count
@@ -13,7 +11,6 @@ from celery_rmq_delay.testing import ServerNotFoundError
 from celery_rmq_delay.testing.plugin import skip_or_fail
 from celery_rmq_delay.testing.servers.host import free_port
 from tests.support import monitoring
-from tests.support.django.collecting import Rig
 from tests.support.django.metrics import everything, tally
 from tests.support.django.reported import event
 from tests.support.prometheus import PrivatePrometheus
@@ -26,7 +23,7 @@ QUERIES = [
 ]
 
 
-def without_data(prometheus: PrivatePrometheus) -> list[tuple[str, str, str]]:
+def without_data(prometheus):
     """Return the queries of the dashboard without a number in the last half minute."""
     end = time.time()
     return [
@@ -42,7 +39,7 @@ def without_data(prometheus: PrivatePrometheus) -> list[tuple[str, str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_every_panel_has_data_and_every_rule_is_evaluated(rig: Rig) -> None:
+def test_every_panel_has_data_and_every_rule_is_evaluated(rig):
     everything()
     target, numbers = f"127.0.0.1:{free_port()}", count()
     try:
@@ -50,7 +47,7 @@ def test_every_panel_has_data_and_every_rule_is_evaluated(rig: Rig) -> None:
     except ServerNotFoundError as error:
         skip_or_fail(error)
 
-    def all_have_data() -> bool:
+    def all_have_data():
         task = f"task-{next(numbers)}"
         rig.send(event(task), event(task, EXHAUSTED, attempt=1))
         tally(parked=1, recovered=1, exhausted=1, succeeded=2)

@@ -1,29 +1,24 @@
 """``python -m celery_rmq_delay demo`` on a given broker."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import unquote, urlsplit
 
 import psutil
 import pytest
 
-from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.broker import erlang_binary
-from tests.support.background import as_a_background_job
+from tests.support.processes import as_a_background_job
 from tests.support.waiting import SECONDS
 
 pytestmark = pytest.mark.slow
 
 
-def objects(broker: PrivateBroker, url: str) -> str:
-    """Return the names of all queues and exchanges of a vhost."""
+def objects(broker, url):
     vhost = erlang_binary(unquote(urlsplit(url).path.removeprefix("/")))
     queues = f"[amqqueue:get_name(Queue) || Queue <- rabbit_amqqueue:list({vhost})]"
     exchanges = f"[element(2, Exchange) || Exchange <- rabbit_exchange:list({vhost})]"
@@ -31,7 +26,7 @@ def objects(broker: PrivateBroker, url: str) -> str:
 
 
 @contextmanager
-def demo(url: str) -> Iterator[subprocess.Popen[str]]:
+def demo(url):
     """Run the demo; its output is a pipe, so it has a line for each change."""
     command = [sys.executable, "-m", "celery_rmq_delay", "demo", "--broker-url", url]
     with subprocess.Popen(
@@ -53,7 +48,7 @@ def demo(url: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def rest_of(process: subprocess.Popen[str]) -> str:
+def rest_of(process):
     """Wait for the end of the demo, and return what it printed; fail with the stacks of one that does not end."""
     try:
         return process.communicate(timeout=SECONDS)[0]
@@ -62,13 +57,13 @@ def rest_of(process: subprocess.Popen[str]) -> str:
         raise AssertionError(process.communicate(timeout=SECONDS)[0]) from None
 
 
-def read_until(process: subprocess.Popen[str], text: str) -> None:
+def read_until(process, text):
     """Read the output up to a line with a text."""
     assert process.stdout is not None
     assert any(text in line for line in process.stdout)
 
 
-def test_ctrl_c_ends_the_worker_and_deletes_everything_in_the_broker(own_broker: PrivateBroker, rmq_vhost: str) -> None:
+def test_ctrl_c_ends_the_worker_and_deletes_everything_in_the_broker(own_broker, rmq_vhost):
     before = objects(own_broker, rmq_vhost)
     with demo(rmq_vhost) as process:
         read_until(process, "worker holds")
@@ -83,9 +78,7 @@ def test_ctrl_c_ends_the_worker_and_deletes_everything_in_the_broker(own_broker:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_ends_the_demo_with_the_end_of_its_log(
-    own_broker: PrivateBroker, rmq_vhost: str
-) -> None:
+def test_a_worker_that_is_killed_ends_the_demo_with_the_end_of_its_log(own_broker, rmq_vhost):
     before = objects(own_broker, rmq_vhost)
     with demo(rmq_vhost) as process:
         read_until(process, "worker holds")
@@ -101,7 +94,7 @@ def test_a_worker_that_is_killed_ends_the_demo_with_the_end_of_its_log(
 
 @pytest.mark.slow
 @pytest.mark.brokers
-def test_all_tasks_end_and_nothing_is_left_in_the_broker(own_broker: PrivateBroker, rmq_vhost: str) -> None:
+def test_all_tasks_end_and_nothing_is_left_in_the_broker(own_broker, rmq_vhost):
     before = objects(own_broker, rmq_vhost)
     with demo(rmq_vhost) as process:
         output = rest_of(process)

@@ -1,12 +1,9 @@
 """A node of a cluster dies while messages wait in quorum levels and tiers: none is lost, and duplicates are counted."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
 from collections import Counter
-from typing import Any
 
 import amqp
 import kombu
@@ -16,8 +13,6 @@ from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import Names
-from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
@@ -39,14 +34,14 @@ class Publisher(threading.Thread):
     It publishes unconfirmed messages again under the same number, and reports them.
     """
 
-    def __init__(self, cluster: PrivateCluster, first: int) -> None:
+    def __init__(self, cluster, first):
         super().__init__()
         self._cluster, self._number = cluster, first
         self.confirmed: set[int] = set()
         self.attempts: Counter[int] = Counter()
         self.ended = threading.Event()
 
-    def run(self) -> None:
+    def run(self):
         exact = parking.exact_delays(**SETTINGS)
         while not self.ended.is_set():
             for node in self._cluster.nodes:
@@ -54,7 +49,7 @@ class Publisher(threading.Thread):
                     with kombu.Connection(node.url) as connection:
                         self._publish(connection, exact)
 
-    def _publish(self, connection: kombu.Connection, exact: Any) -> None:
+    def _publish(self, connection, exact):
         try:
             while not self.ended.is_set():
                 route = exact.route(connection, 2000 + self._number % 5 * 1000, LEVELS, "countdown", 0)
@@ -69,20 +64,19 @@ class Publisher(threading.Thread):
             return
 
 
-def leaders(node: PrivateBroker) -> Counter[str]:
-    """Return how many of our queues each node leads."""
+def leaders(node):
     printed = node.rabbitmqctl("list_queues", "--quiet", "--formatter", "json", "name", "leader")
     return Counter(
         str(queue["leader"]) for queue in json.loads(printed) if ".retry." in queue["name"] or "levels" in queue["name"]
     )
 
 
-def plan_of(connection: kombu.Connection) -> LadderPlan:
+def plan_of(connection):
     has_reason = capabilities(connection).reports_death_reason
     return LadderPlan(Names("rmq_delay"), LADDER, "quorum", "rmq_delay.exhausted", TIERS, reason_routing=has_reason)
 
 
-def park_in_levels(connection: kombu.Connection) -> set[int]:
+def park_in_levels(connection):
     exact = parking.exact_delays(**SETTINGS)
     parking.declare_queue(connection, LEVELS, "quorum")
     exact.declare(connection, unused=True)
@@ -94,7 +88,7 @@ def park_in_levels(connection: kombu.Connection) -> set[int]:
     return confirmed
 
 
-def park_in_tiers(connection: kombu.Connection) -> set[int]:
+def park_in_tiers(connection):
     plan = plan_of(connection)
     arguments = origin_arguments(plan.names, plan.queue, plan.queue_type)
     parking.declare_queue(connection, plan.queue, "quorum", **arguments)
@@ -106,9 +100,7 @@ def park_in_tiers(connection: kombu.Connection) -> set[int]:
 
 
 @pytest.mark.slow
-def test_messages_in_quorum_levels_and_tiers_outlive_the_death_of_their_leaders_node(
-    rmq_installation: Installation,
-) -> None:
+def test_messages_in_quorum_levels_and_tiers_outlive_the_death_of_their_leaders_node(rmq_installation):
     with PrivateCluster(3, rmq_installation.server, rmq_installation.root) as cluster:
         for node in cluster.nodes:
             parking.hasten(node)

@@ -1,7 +1,5 @@
 """Publishers and brokers that die while messages wait: nothing is lost, and duplicates are counted."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -10,8 +8,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import kombu
@@ -24,12 +20,12 @@ from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import Names, return_key
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers import parking
 from tests.support.brokers.proxy import Proxy
+from tests.support.corpus import slow
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -56,14 +52,14 @@ MOVED_UNSAFELY = {"loop-classic"}
 # -- the publisher -----------------------------------------------------------------------------------------------------
 
 
-def lines_of(log: Path) -> list[list[str]]:
+def lines_of(log):
     """Return the complete lines of a publisher's log, in words."""
     text = log.read_text() if log.exists() else ""
     return [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 @contextlib.contextmanager
-def publisher(url: str, log: Path, topologies: Mapping[str, Any], first: int) -> Iterator[subprocess.Popen[bytes]]:
+def publisher(url, log, topologies, first):
     environment = {
         **os.environ,
         "PYTHONPATH": str(parking.ROOT),
@@ -80,12 +76,10 @@ def publisher(url: str, log: Path, topologies: Mapping[str, Any], first: int) ->
             process.kill()
 
 
-@pytest.mark.parametrize(
-    ("kills", "topologies"), [(4, ALONE), pytest.param(20, TOPOLOGIES, marks=pytest.mark.slow)], ids=["few", "many"]
-)
+@pytest.mark.parametrize(("kills", "topologies"), [(4, ALONE), slow(20, TOPOLOGIES)], ids=["few", "many"])
 def test_a_publisher_killed_or_cut_off_between_publish_and_confirm_doubles_no_confirmed_call(
-    rmq_vhost: str, tmp_path: Path, kills: int, topologies: dict[str, Any]
-) -> None:
+    rmq_vhost, tmp_path, kills, topologies
+):
     dice, log = random.Random(20261121), tmp_path / "calls"
     parts = url_to_parts(rmq_vhost)
     cuts: Counter[int] = Counter()
@@ -121,21 +115,21 @@ def test_a_publisher_killed_or_cut_off_between_publish_and_confirm_doubles_no_co
     assert set(cuts) <= confirmed
 
 
-def stalled(log: Path) -> list[list[str]] | None:
+def stalled(log):
     """Return the log after its last call has waited some time for its confirm."""
     before = lines_of(log)
     time.sleep(0.5)  # no confirm takes so long
     return before if before[-1][0] == "before" and lines_of(log) == before else None
 
 
-def task_number(message: Any) -> tuple[int, float]:
+def task_number(message):
     return int(message.headers["id"]), time.time()
 
 
 # -- the broker --------------------------------------------------------------------------------------------------------
 
 
-def time_for_parking(url: str) -> int:
+def time_for_parking(url):
     """Return the seconds that this machine needs to park all messages while other processes run."""
     began = time.monotonic()
     with kombu.Connection(url) as connection:
@@ -144,7 +138,7 @@ def time_for_parking(url: str) -> int:
     return round(20 + 90 * (time.monotonic() - began))
 
 
-def plans(url: str, seconds: float, spread: float) -> dict[str, LadderPlan]:
+def plans(url, seconds, spread):
     """Return a ladder for a classic and for a quorum queue, by the queue; the delays are longer than ``seconds``."""
     names = Names("rmq_delay")
     ladder = Ladder(tuple(round(1000 * (seconds + spread * each)) for each in (0.15, 0.3, 0.45, 0.6, 0.8, 1)))
@@ -158,7 +152,7 @@ def plans(url: str, seconds: float, spread: float) -> dict[str, LadderPlan]:
     }
 
 
-def park_in_tiers(url: str, plan: LadderPlan, numbers: range) -> dict[int, float]:
+def park_in_tiers(url, plan, numbers):
     """Reject messages into the tiers of an origin queue; return the seconds that each has to wait."""
     tiers = plan.ladder.tiers_ms
     waits = {number: tiers[number % len(tiers)] / 1000 for number in numbers}
@@ -168,7 +162,7 @@ def park_in_tiers(url: str, plan: LadderPlan, numbers: range) -> dict[int, float
         apply_plan(connection, plan)
         channel, rejected = connection.channel(), []
 
-        def reject(message: Any) -> None:
+        def reject(message):
             channel.basic_reject(message.delivery_tag, requeue=False)
             rejected.append(message)
 
@@ -186,20 +180,18 @@ def park_in_tiers(url: str, plan: LadderPlan, numbers: range) -> dict[int, float
     return waits
 
 
-def declared(plan: LadderPlan) -> dict[str, Any]:
+def declared(plan):
     return {"kind": plan.queue_type, **origin_arguments(plan.names, plan.queue, plan.queue_type)}
 
 
-def park_exactly(
-    url: str, queue: str, settings: dict[str, Any], numbers: range, dues: Callable[[], float]
-) -> dict[int, float]:
+def park_exactly(url, queue, settings, numbers, dues):
     """Publish messages with exact delays; return the seconds that each has to wait."""
     exact, waits = parking.exact_delays(**settings), {}
     with kombu.Connection(url) as connection:
         parking.declare_queue(connection, queue, settings["exact_queue_type"])
         exact.declare(connection, unused=True)
 
-        def messages() -> Iterator[parking.Message]:
+        def messages():
             for number in numbers:
                 waits[number] = max(0.0, dues() - time.time())
                 route = exact.route(connection, round(waits[number] * 1000), queue, "countdown", waits[number])
@@ -214,19 +206,14 @@ def park_exactly(
     ("ending", "count", "topologies"),
     [
         pytest.param("kill", FEW, ALONE, marks=[pytest.mark.brokers, pytest.mark.slow]),
-        pytest.param("restart", MANY, TOPOLOGIES, marks=pytest.mark.slow),
+        slow("restart", MANY, TOPOLOGIES),
         pytest.param("kill", MANY, TOPOLOGIES, marks=[pytest.mark.slow, pytest.mark.brokers]),
     ],
     ids=["kill-few", "restart-many", "kill-many"],
 )
-def test_messages_in_each_topology_outlive_the_end_of_the_broker(
-    rmq_installation: Installation, tmp_path: Path, ending: str, count: int, topologies: dict[str, Any]
-) -> None:
+def test_messages_in_each_topology_outlive_the_end_of_the_broker(rmq_installation, tmp_path, ending, count, topologies):
     dice, begun = random.Random(20261122), time.monotonic()
-    with (
-        PrivateBroker(rmq_installation.server, rmq_installation.root) as broker,
-        contextlib.ExitStack() as releasers,
-    ):
+    with PrivateBroker(rmq_installation.server, rmq_installation.root) as broker, contextlib.ExitStack() as releasers:
         parking.hasten(broker)
         for name in topologies.keys() - ALONE:
             releasers.enter_context(parking.worker(broker.url, tmp_path / f"{name}.log", **topologies[name]))
@@ -261,7 +248,7 @@ def test_messages_in_each_topology_outlive_the_end_of_the_broker(
         patience = 45 + max(0.0, due - time.time())
         found = parking.collect(broker.url, queues, set(waits), patience)
 
-    def by_topology(numbers: Iterable[int]) -> Counter[str]:
+    def by_topology(numbers):
         return Counter(queues[number // count] for number in numbers)
 
     lost, doubled = by_topology(set(waits) - set(found.counts)), by_topology(found.doubled)

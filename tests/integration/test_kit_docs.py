@@ -1,7 +1,5 @@
 """The examples of the how-to pages about tests of retries."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

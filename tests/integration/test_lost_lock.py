@@ -1,20 +1,14 @@
 """A process that hangs for longer than RabbitMQ's consumer time-out, while it changes a ladder or moves messages."""
 
-from __future__ import annotations
-
 import itertools
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from typing import Any
 
-import amqp
 import kombu
 import pytest
 from amqp.exceptions import RecoverableConnectionError
-from kombu.message import Message
 
 from celery_rmq_delay import before_requeue
 from celery_rmq_delay import headers as h
@@ -24,16 +18,14 @@ from celery_rmq_delay.amqp.copies import copy_of
 from celery_rmq_delay.amqp.record import locked_record
 from celery_rmq_delay.amqp.scan import Scan, scanning
 from celery_rmq_delay.exceptions import LockLostError
-from celery_rmq_delay.ladders import Ladder, QueueType
+from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.operations.exhausted import Selection, requeue
 from celery_rmq_delay.settings.parser import parse_settings
-from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.servers.installation import Installation
-from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.limits import impatient_broker
 from tests.support.brokers.switching import TASKS_A, TASKS_B, TASKS_C, A, B, C, Probe, expected, interrupted_at, settled
+from tests.support.corpus import slow
 from tests.support.receiving import receiving
 from tests.support.waiting import SECONDS, wait_for
 
@@ -44,31 +36,29 @@ TIME_OUT = 1
 
 
 @pytest.fixture(scope="module")
-def impatient(rmq_installation: Installation) -> Iterator[PrivateBroker]:
+def impatient(rmq_installation):
     with impatient_broker(rmq_installation, TIME_OUT) as broker:
         yield broker
 
 
 @pytest.fixture
-def lab(impatient: PrivateBroker, queue_type: QueueType) -> Iterator[Lab]:
+def lab(impatient, queue_type):
     with closing(Lab(impatient.url, queue_type)) as lab:
         yield lab
 
 
-def timed_out(broker: PrivateBroker) -> int:
+def timed_out(broker):
     """Return how many time-outs the broker has logged."""
     return broker.log_path.read_text().count("has timed out")
 
 
 class Other(threading.Thread):
-    """Another process, which applies another ladder as soon as it gets the lock."""
-
-    def __init__(self, lab: Lab, plan: LadderPlan) -> None:
+    def __init__(self, lab, plan):
         super().__init__(daemon=True)
         self.lab, self.plan, self.is_done = lab, plan, False
         self.start()
 
-    def run(self) -> None:
+    def run(self):
         while not self.is_done:
             # On a busy machine it may hold the lock for longer than the time-out, too.
             with kombu.Connection(self.lab.url) as connection, suppress(LockLostError):
@@ -76,10 +66,8 @@ class Other(threading.Thread):
                 self.is_done = True
 
 
-@pytest.mark.parametrize(("queue_type", "stride"), [("quorum", 7), pytest.param("quorum", 1, marks=pytest.mark.slow)])
-def test_a_change_that_hangs_at_any_step_leaves_one_ladder_in_force(
-    lab: Lab, impatient: PrivateBroker, monkeypatch: pytest.MonkeyPatch, stride: int
-) -> None:
+@pytest.mark.parametrize(("queue_type", "stride"), [("quorum", 7), slow("quorum", 1)])
+def test_a_change_that_hangs_at_any_step_leaves_one_ladder_in_force(lab, impatient, monkeypatch, stride):
     # As before RabbitMQ 4.3, and as where a cluster is divided: the lock can be lost.
     monkeypatch.setattr(Capabilities, "cancels_at_time_out", False)
     a, b, c = lab.plan(A, TASKS_A), lab.plan(B, TASKS_B), lab.plan(C, TASKS_C)
@@ -87,7 +75,7 @@ def test_a_change_that_hangs_at_any_step_leaves_one_ladder_in_force(
     probe = Probe(lab, a, b, c)
     others: list[Other] = []
 
-    def hang(_channel: amqp.Channel) -> None:
+    def hang(_channel):
         others.append(other := Other(lab, c))
         before = timed_out(impatient)
         wait_for(lambda: other.is_done or timed_out(impatient) > before, "the time-out")
@@ -112,7 +100,7 @@ def test_a_change_that_hangs_at_any_step_leaves_one_ladder_in_force(
 
 
 @pytest.mark.parametrize("queue_type", ["quorum"])
-def test_no_time_out_takes_a_lock_from_a_process_where_the_broker_would_go_on_to_obey_it(lab: Lab) -> None:
+def test_no_time_out_takes_a_lock_from_a_process_where_the_broker_would_go_on_to_obey_it(lab):
     if not capabilities(lab.connection).cancels_at_time_out:
         pytest.skip("RabbitMQ before 4.3 closes the channel")
     plan = lab.applied(lab.plan(Ladder((HOUR,))))
@@ -126,12 +114,12 @@ def test_no_time_out_takes_a_lock_from_a_process_where_the_broker_would_go_on_to
 
 
 @pytest.fixture
-def times_out(lab: Lab) -> Callable[[kombu.Connection], None]:
+def times_out(lab):
     """A function that waits until the broker's time-out has reached a connection which waits for nothing else."""
     if lab.queue_type == "classic" and capabilities(lab.connection).cancels_at_time_out:
         pytest.skip("RabbitMQ 4.3 has no time-outs for classic queues")
 
-    def wait(hanging: kombu.Connection) -> None:
+    def wait(hanging):
         (readable, _, _) = select.select([hanging.connection.sock], [], [], SECONDS)
         assert readable, "the broker has not sent anything"
 
@@ -139,13 +127,11 @@ def times_out(lab: Lab) -> Callable[[kombu.Connection], None]:
 
 
 @pytest.mark.parametrize("is_delay_queue", [False, True])
-def test_a_process_that_hangs_moves_and_removes_no_message_that_was_taken_back(
-    lab: Lab, times_out: Callable[[kombu.Connection], None], is_delay_queue: bool
-) -> None:
+def test_a_process_that_hangs_moves_and_removes_no_message_that_was_taken_back(lab, times_out, is_delay_queue):
     queue, target = lab.queue(), lab.queue()
     lab.publish(queue)
 
-    def move(scan: Scan, message: Message) -> None:
+    def move(scan, message):
         scan.move(message, copy_of(message, {}), "", target)
 
     for act in (move, Scan.remove):
@@ -161,15 +147,13 @@ def test_a_process_that_hangs_moves_and_removes_no_message_that_was_taken_back(
         wait_for(lambda: ready_counts(lab.connection, [queue, target]) == {queue: 1, target: 0}, "the return")
 
 
-def test_a_requeue_whose_receiver_takes_too_long_names_the_time_out_and_what_was_done(
-    lab: Lab, times_out: Callable[[kombu.Connection], None]
-) -> None:
+def test_a_requeue_whose_receiver_takes_too_long_names_the_time_out_and_what_was_done(lab, times_out):
     settings, target = parse_settings({"prefix": lab.names.prefix}), lab.queue()
     lab.applied(lab.plan(Ladder((HOUR,))))
     for task_id in "abc":
         lab.publish(settings.exhausted_queue, headers={"id": task_id, "task": "shop.charge", h.QUEUE: target})
 
-    def hangs_at_the_second(task_id: str, **_: Any) -> None:
+    def hangs_at_the_second(task_id, **_):
         if task_id == "b":
             times_out(hanging)
 

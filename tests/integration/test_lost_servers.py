@@ -1,9 +1,6 @@
 """Servers that end under the tests that share them."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 
@@ -33,7 +30,7 @@ def test_after_them(servers, rmq_vhost):
 
 
 @pytest.mark.slow
-def test_lost_servers_are_there_for_the_next_test_and_are_reported_once_each(tmp_path: Path) -> None:
+def test_lost_servers_are_there_for_the_next_test_and_are_reported_once_each(tmp_path):
     found, output = run_alone(None, LOSES_THEM, tmp_path)
     assert found == {
         "ERROR": {"test_after_them"},  # at the end of the session: the losses

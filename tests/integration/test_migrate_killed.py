@@ -1,7 +1,5 @@
 """Ten thousand messages of Celery's native delayed delivery, and a migration that is killed twice."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -9,10 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import amqp
 import pytest
@@ -23,7 +18,6 @@ from celery_rmq_delay.amqp.apply import consumer_count
 from celery_rmq_delay.operations.celery_native_delay import level, level_names
 from celery_rmq_delay.operations.migration.mover import WINDOW
 from tests.support.brokers.delays import assert_on_time, held
-from tests.support.brokers.movers import Movers
 from tests.support.waiting import SECONDS, wait_for
 
 pytestmark = pytest.mark.slow
@@ -41,18 +35,18 @@ app = our_app({url!r}, "quorum", exact_for="all", exact_queue_type="classic")
 
 
 @pytest.fixture
-def movers(make_movers: Callable[..., Movers]) -> Movers:
+def movers(make_movers):
     # Classic levels: the test measures the migration, not the speed of quorum queues on a busy machine.
     return make_movers(exact_for="all", exact_queue_type="classic")
 
 
-def publish(movers: Movers, rng: random.Random) -> dict[str, float]:
+def publish(movers, rng):
     """Publish messages as Celery does, but faster; return the due times by task id."""
     channel = movers.connection.channel()
     channel.confirm_select()
     confirmed: Counter[str] = Counter()
 
-    def confirm(tag: int, multiple: bool) -> None:
+    def confirm(tag, multiple):
         confirmed["tag"] = max(confirmed["tag"], tag)
 
     channel.events["basic_ack"].add(confirm)
@@ -84,7 +78,7 @@ def publish(movers: Movers, rng: random.Random) -> dict[str, float]:
 class Run:
     """The command, in a process of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
         command = [sys.executable, "-m", "celery", "-A", "proj", "rmq-delay", "migrate", "--from", "celery-native"]
         self.began, self.seconds = time.monotonic(), 0.0
@@ -92,7 +86,7 @@ class Run:
             [*command, "--json"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
-    def kill_below(self, movers: Movers, left: int) -> None:
+    def kill_below(self, movers, left):
         wait_for(lambda: movers.count_celery_native() <= left, f"{left} left", pause=0.001)
         assert self.process.poll() is None, self.process.communicate()
         self.process.kill()
@@ -102,20 +96,20 @@ class Run:
             lambda: not any(consumer_count(movers.connection, name) for name in level_names()), "its consumers' end"
         )
 
-    def report(self) -> Any:
+    def report(self):
         out, err = self.process.communicate(timeout=SECONDS)
         self.seconds = time.monotonic() - self.began
         assert self.process.returncode == 0, (out, err)
         return json.loads(out)
 
 
-def arrivals(movers: Movers, wanted: set[str], quiet: float = 5.0) -> list[tuple[float, amqp.Message]]:
+def arrivals(movers, wanted, quiet=5.0):
     """Consume the destination until all messages are there and no more arrive; return the time of each."""
     found: list[tuple[float, amqp.Message]] = []
     missing = set(wanted)
     channel = movers.connection.channel()
 
-    def note(message: amqp.Message) -> None:
+    def note(message):
         found.append((time.time(), message))
         missing.discard(message.headers["id"])
 
@@ -129,8 +123,8 @@ def arrivals(movers: Movers, wanted: set[str], quiet: float = 5.0) -> list[tuple
 
 
 def test_ten_thousand_messages_all_arrive_in_time_from_a_migration_that_is_killed_twice(
-    movers: Movers, tmp_path: Path, record_property: Any
-) -> None:
+    movers, tmp_path, record_property
+):
     rng = random.Random(20261120)
     (tmp_path / "proj.py").write_text(PROJECT.format(url=movers.url))
     movers.declare_celery_native()

@@ -1,24 +1,18 @@
 """The private PostgreSQL: started, stopped, killed and removed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
-from django.db.utils import ConnectionHandler
-from pytest_django import DjangoDbBlocker
 
-from celery_rmq_delay.testing import PrivateServerError, ServerNotFoundError
 from celery_rmq_delay.testing.servers.host import is_free
 from tests.support.servers.postgres import PrivatePostgres
-from tests.support.waiting import SECONDS, wait_for
+from tests.support.waiting import wait_for
 
 HOLDER = """
 import sys
@@ -31,21 +25,21 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def database(own_postgres: PrivatePostgres) -> Iterator[str]:
+def database(own_postgres):
     """The URL of a database, which is dropped with the connections to it."""
     yield own_postgres.create_database("a shop/ü")
     own_postgres.start()
     own_postgres.drop_database("a shop/ü")
 
 
-def run(url: str, statement: str) -> list[tuple[object, ...]]:
+def run(url, statement):
     with psycopg.connect(url) as connection:
         cursor = connection.execute(statement)
         return cursor.fetchall() if cursor.description else []
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])
-def test_committed_rows_survive_a_stop_and_a_kill(own_postgres: PrivatePostgres, database: str, ending: str) -> None:
+def test_committed_rows_survive_a_stop_and_a_kill(own_postgres, database, ending):
     run(database, "CREATE TABLE kept AS SELECT 1 AS number")
     with psycopg.connect(database) as client:
         getattr(own_postgres, ending)()
@@ -57,40 +51,7 @@ def test_committed_rows_survive_a_stop_and_a_kill(own_postgres: PrivatePostgres,
     assert run(database, "SELECT number FROM kept") == [(1,)]
 
 
-def test_a_kill_ends_a_client_in_the_middle_of_a_query(own_postgres: PrivatePostgres, database: str) -> None:
-    ready = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'DO%' AND state = 'active'"
-    loop = f"import psycopg; psycopg.connect({database!r}).execute('DO $$ BEGIN LOOP END LOOP; END $$')"
-    with subprocess.Popen([sys.executable, "-c", loop], stderr=subprocess.PIPE, text=True) as busy:
-        wait_for(lambda: run(database, ready) == [(1,)], "the query")
-        own_postgres.kill()
-        assert "OperationalError" in busy.communicate(timeout=SECONDS)[1]
-    own_postgres.start()
-    assert run(database, ready) == [(0,)]
-
-
-def test_django_connects_with_the_settings_of_the_server(
-    own_postgres: PrivatePostgres, database: str, django_db_blocker: DjangoDbBlocker
-) -> None:
-    connection = ConnectionHandler({"default": own_postgres.django_database("a shop/ü")})["default"]
-    try:
-        with django_db_blocker.unblock(), connection.cursor() as cursor:
-            cursor.execute("SELECT current_database()")
-            assert cursor.fetchone() == ("a shop/ü",)
-    finally:
-        connection.close()
-
-
-def test_a_connection_without_the_password_is_refused(own_postgres: PrivatePostgres) -> None:
-    with pytest.raises(psycopg.OperationalError, match="password"):
-        run(own_postgres.url.replace(own_postgres.password, "guessed"), "SELECT 1")
-
-
-def test_a_database_that_exists_is_not_made_again(own_postgres: PrivatePostgres, database: str) -> None:
-    with pytest.raises(PrivateServerError, match="already exists"):
-        own_postgres.create_database("a shop/ü")
-
-
-def test_nothing_is_left_when_the_owner_is_killed(own_postgres: PrivatePostgres) -> None:
+def test_nothing_is_left_when_the_owner_is_killed(own_postgres):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -105,7 +66,7 @@ def test_nothing_is_left_when_the_owner_is_killed(own_postgres: PrivatePostgres)
     assert is_free(port)
 
 
-def test_nothing_is_left_when_the_owner_is_killed_while_the_files_are_made() -> None:
+def test_nothing_is_left_when_the_owner_is_killed_while_the_files_are_made():
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o711)  # for the user that makes them
         starting = subprocess.Popen(
@@ -118,15 +79,8 @@ def test_nothing_is_left_when_the_owner_is_killed_while_the_files_are_made() -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL as another user")
-def test_the_folder_for_temporary_files_may_be_one_that_only_root_enters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_for_temporary_files_may_be_one_that_only_root_enters(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with PrivatePostgres() as postgres:
         assert run(postgres.url, "SELECT 1") == [(1,)]
-
-
-def test_a_missing_server_is_named_with_the_fix() -> None:
-    with pytest.raises(ServerNotFoundError, match=r"/no/such/postgres.*apt-get install postgresql"):
-        PrivatePostgres("/no/such/postgres")

@@ -1,10 +1,6 @@
 """Messages whose counts are hostile: each is kept, and can be requeued again and again."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -26,12 +22,12 @@ HOSTILE += [True, None, 1.5, "7", "", b"\xff", [2**31], {"a": 1}]
 
 
 @pytest.fixture
-def desk(rmq_vhost: str, database: Any) -> Iterator[Desk]:
+def desk(rmq_vhost, database):
     with shop.of(shop.make(rmq_vhost), broker_timeout=30):
         yield Desk(rmq_vhost)
 
 
-def back(message: Any) -> Any:
+def back(message):
     """Return the fact of a requeued message that was exhausted again."""
     now = h.timestamp(timezone.now())
     found = {**headers_of(stored(message)), h.QUEUE: "payments", h.ATTEMPTS: 1, h.EXHAUSTED_AT: now}
@@ -39,7 +35,7 @@ def back(message: Any) -> Any:
 
 
 @pytest.mark.parametrize("header", [h.GENERATION, h.ATTEMPTS, h.CRASHES, h.RETRIES, "retries", h.LIFE])
-def test_a_task_with_a_hostile_count_can_be_requeued_again_and_again(desk: Desk, header: str) -> None:
+def test_a_task_with_a_hostile_count_can_be_requeued_again_and_again(desk, header):
     tables, count = Database(), len(HOSTILE)
     tables.write([exhausted(f"t{number}", **{header: value}) for number, value in enumerate(HOSTILE)])
     for _requeue in range(3):
@@ -54,7 +50,7 @@ def test_a_task_with_a_hostile_count_can_be_requeued_again_and_again(desk: Desk,
     assert not UnreadableMessage.objects.exists()
 
 
-def test_a_requeued_task_of_the_last_generation_changes_with_its_events(desk: Desk) -> None:
+def test_a_requeued_task_of_the_last_generation_changes_with_its_events(desk):
     Database().write([exhausted("t", 3, h.MAX_GENERATION)])
     assert run(frozen()).message == "1 requeued"
     (message,) = desk.taken()
@@ -64,7 +60,7 @@ def test_a_requeued_task_of_the_last_generation_changes_with_its_events(desk: De
 
 
 @pytest.mark.parametrize("field", ["generation", "attempt", "crashes", "max_retries", "tier", "delay_ms"])
-def test_a_hostile_count_in_an_event_hides_no_message(desk: Desk, field: str) -> None:
+def test_a_hostile_count_in_an_event_hides_no_message(desk, field):
     values = [2**31 - 1, 2**31, 2**63 - 1, 2**63, -1, 1.5, "7", None, True]
     sent = [json.loads(event(f"t{number}", PARKED, 1).to_json()) for number in range(len(values))]
     events = [json.dumps({**each, field: value}).encode() for each, value in zip(sent, values, strict=True)]

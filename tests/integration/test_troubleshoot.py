@@ -1,7 +1,5 @@
 """Errors of RabbitMQ that the troubleshooting page quotes."""
 
-from __future__ import annotations
-
 import kombu
 import pytest
 from amqp.exceptions import PreconditionFailed
@@ -15,7 +13,7 @@ pytestmark = pytest.mark.brokers
 PAGE = (ROOT / "docs/operate/troubleshoot.md").read_text()
 
 
-def test_a_declaration_without_our_arguments_is_refused_as_documented(rmq_vhost: str) -> None:
+def test_a_declaration_without_our_arguments_is_refused_as_documented(rmq_vhost):
     app = Celery("shop", broker=rmq_vhost, set_as_current=False)
     app.conf.task_default_queue = "payments"
     install(app)

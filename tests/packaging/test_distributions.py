@@ -1,7 +1,5 @@
 """The distributions of a release: their files and metadata."""
 
-from __future__ import annotations
-
 import ast
 import configparser
 import email
@@ -12,9 +10,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from email.message import Message
-from pathlib import Path
-from typing import Any
 
 import pathspec
 import pytest
@@ -23,7 +18,7 @@ from packaging.requirements import Requirement
 
 import celery_rmq_delay
 from tests.support import ROOT
-from tests.support.packaging.bare import Built, build
+from tests.support.packaging.bare import build
 
 PACKAGE = ROOT / "celery_rmq_delay"
 #: Third-party modules by the requirement that brings them, where the names differ.
@@ -42,26 +37,25 @@ EXTRAS = {
 IGNORED = pathspec.GitIgnoreSpec.from_lines([".git", *(ROOT / ".gitignore").read_text().splitlines()])
 
 
-def files(folder: Path) -> set[str]:
+def files(folder):
     """Return the files of a folder that git would keep, by their paths in the checkout or in an unpacked sdist."""
     found = {str(path.relative_to(ROOT)) for path in folder.rglob("*") if path.is_file()}
     return found - set(IGNORED.match_files(found))
 
 
-def all_files() -> set[str]:
-    """Return all files that git would keep."""
+def all_files():
     kept = [each for each in ROOT.iterdir() if not IGNORED.match_file(f"{each.name}/" if each.is_dir() else each.name)]
     return set.union(*(files(each) if each.is_dir() else {each.name} for each in kept))
 
 
 @pytest.fixture
-def metadata(built: Built) -> Message:
+def metadata(built):
     with zipfile.ZipFile(built.wheel) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         return email.message_from_bytes(wheel.read(name))
 
 
-def test_the_wheel_holds_the_package_with_all_its_files_and_nothing_else(built: Built) -> None:
+def test_the_wheel_holds_the_package_with_all_its_files_and_nothing_else(built):
     with zipfile.ZipFile(built.wheel) as wheel:
         names = set(wheel.namelist())
     info = f"celery_rmq_delay-{celery_rmq_delay.__version__}.dist-info"
@@ -74,13 +68,13 @@ def test_the_wheel_holds_the_package_with_all_its_files_and_nothing_else(built: 
     assert "celery_rmq_delay/py.typed" in names
 
 
-def test_the_sdist_has_all_files_of_the_checkout(built: Built) -> None:
+def test_the_sdist_has_all_files_of_the_checkout(built):
     with tarfile.open(built.sdist) as sdist:
         names = {member.name.partition("/")[2] for member in sdist.getmembers() if member.isfile()}
     assert names == all_files() | {"PKG-INFO"}
 
 
-def test_the_sdist_has_what_the_targets_of_its_makefile_run(built: Built, tmp_path: Path) -> None:
+def test_the_sdist_has_what_the_targets_of_its_makefile_run(built, tmp_path):
     shutil.unpack_archive(built.sdist, tmp_path, filter="data")
     (place,) = tmp_path.iterdir()
     makefile = (place / "Makefile").read_text()
@@ -93,7 +87,7 @@ def test_the_sdist_has_what_the_targets_of_its_makefile_run(built: Built, tmp_pa
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_metadata_describes_the_package(metadata: Message) -> None:
+def test_the_metadata_describes_the_package(metadata):
     assert metadata["Name"] == "celery-rmq-delay"
     assert metadata["Version"] == celery_rmq_delay.__version__
     assert metadata["License-Expression"] == "BSD-3-Clause"
@@ -101,7 +95,7 @@ def test_the_metadata_describes_the_package(metadata: Message) -> None:
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
 
 
-def test_the_description_on_a_package_index_is_the_readme_with_absolute_links(metadata: Message) -> None:
+def test_the_description_on_a_package_index_is_the_readme_with_absolute_links(metadata):
     shown, written = str(metadata.get_payload()), (ROOT / "README.md").read_text()
     source = dict(each.split(", ") for each in metadata.get_all("Project-URL", []))["Source"]
     links = re.findall(r"\]\(([^)]+)\)", shown)
@@ -112,18 +106,18 @@ def test_the_description_on_a_package_index_is_the_readme_with_absolute_links(me
     assert "```mermaid" not in shown
 
 
-def test_a_second_build_makes_the_same_files(built: Built, tmp_path: Path) -> None:
+def test_a_second_build_makes_the_same_files(built, tmp_path):
     again = build(tmp_path)
     for first, second in ((built.wheel, again.wheel), (built.sdist, again.sdist)):
         assert first.name == second.name
         assert hashlib.sha256(first.read_bytes()).digest() == hashlib.sha256(second.read_bytes()).digest()
 
 
-def workflow(name: str) -> Any:
+def workflow(name):
     return yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
 
 
-def test_the_release_is_built_from_its_tag_and_published_without_a_password() -> None:
+def test_the_release_is_built_from_its_tag_and_published_without_a_password():
     release = workflow("release.yml")
     assert release[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads the key `on` as true
     build_steps, publish = release["jobs"]["build"]["steps"], release["jobs"]["publish"]
@@ -132,7 +126,7 @@ def test_the_release_is_built_from_its_tag_and_published_without_a_password() ->
     assert "secrets." not in (ROOT / ".github/workflows/release.yml").read_text()
 
 
-def third_party(path: Path) -> set[str]:
+def third_party(path):
     """Return the modules of others that a file imports, at its top or in a function."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -144,7 +138,7 @@ def third_party(path: Path) -> set[str]:
     return tops - sys.stdlib_module_names - {"celery_rmq_delay"}
 
 
-def test_everything_that_is_imported_is_required_by_the_core_or_by_the_extra_of_its_part(metadata: Message) -> None:
+def test_everything_that_is_imported_is_required_by_the_core_or_by_the_extra_of_its_part(metadata):
     required: dict[str, set[str]] = {extra: set() for extra in ["", *metadata.get_all("Provides-Extra", [])]}
     for text in metadata.get_all("Requires-Dist", []):
         requirement = Requirement(text)
@@ -162,7 +156,7 @@ def test_everything_that_is_imported_is_required_by_the_core_or_by_the_extra_of_
     assert missing == {}
 
 
-def test_each_promised_version_is_in_tox_and_in_the_workflow() -> None:
+def test_each_promised_version_is_in_tox_and_in_the_workflow():
     text = (ROOT / "pyproject.toml").read_text()
     tox = configparser.ConfigParser()
     tox.read(ROOT / "tox.ini")
@@ -179,7 +173,7 @@ def test_each_promised_version_is_in_tox_and_in_the_workflow() -> None:
     assert {each.partition("-")[0] for each in set(environments) - local} == {"py311"}, "that of 'make test'"
 
 
-def test_nothing_is_published_that_was_not_tested() -> None:
+def test_nothing_is_published_that_was_not_tested():
     release = workflow("release.yml")["jobs"]
     assert release["build"]["needs"] == "ci"
     assert release["test"]["needs"] == "build"

@@ -1,17 +1,12 @@
 """The wheel in an environment with the core's dependencies only."""
 
-from __future__ import annotations
-
 import re
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from tests.support import ROOT
-from tests.support.packaging.bare import Environment
+from tests.support.processes import running_worker
 from tests.support.snippets import write
-from tests.support.waiting import wait_for
 
 #: Imports every module of the core; the modules that the core does not need.
 IMPORTS = """
@@ -31,14 +26,14 @@ print(len([name for name in sys.modules if name.startswith("celery_rmq_delay.")]
 
 
 @pytest.mark.versions
-def test_the_core_is_imported_without_any_extra(bare: Environment, tmp_path: Path) -> None:
+def test_the_core_is_imported_without_any_extra(bare, tmp_path):
     done = bare.run("-c", IMPORTS, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     assert int(done.stdout) > 60
 
 
 @pytest.mark.versions
-def test_the_celery_command_has_ours(bare: Environment, tmp_path: Path) -> None:
+def test_the_celery_command_has_ours(bare, tmp_path):
     write(ROOT / "docs/start/quickstart.md", tmp_path, "shop.py")
     done = bare.run("-m", "celery", "-A", "shop", "rmq-delay", "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stdout
@@ -47,7 +42,7 @@ def test_the_celery_command_has_ours(bare: Environment, tmp_path: Path) -> None:
 
 
 @pytest.mark.versions
-def test_the_analytics_name_the_extra_that_they_need(bare: Environment, tmp_path: Path) -> None:
+def test_the_analytics_name_the_extra_that_they_need(bare, tmp_path):
     done = bare.run("-m", "celery_rmq_delay.analytics", "run", "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     done = bare.run("-m", "celery_rmq_delay.analytics", "describe", "--input", "history", cwd=tmp_path)
@@ -56,7 +51,7 @@ def test_the_analytics_name_the_extra_that_they_need(bare: Environment, tmp_path
 
 
 @pytest.mark.slow
-def test_the_demo_runs_with_a_private_broker(bare: Environment, tmp_path: Path) -> None:
+def test_the_demo_runs_with_a_private_broker(bare, tmp_path):
     done = bare.run("-m", "celery_rmq_delay", "demo", cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     assert "12 recovered after 1 to 3 retries, 3 are exhausted." in done.stdout
@@ -68,25 +63,13 @@ def test_the_demo_runs_with_a_private_broker(bare: Environment, tmp_path: Path) 
 
 
 @pytest.mark.versions
-def test_a_task_advances_through_its_ladder_and_the_doctor_has_only_notes(
-    bare: Environment, rmq_vhost: str, tmp_path: Path
-) -> None:
+def test_a_task_advances_through_its_ladder_and_the_doctor_has_only_notes(bare, rmq_vhost, tmp_path):
     write(ROOT / "docs/start/quickstart.md", tmp_path, "shop.py", "send.py")
-    command = [str(bare.python), "-m", "celery", "-A", "shop", "worker", "--pool", "solo", "--loglevel", "INFO"]
-    log = tmp_path / "worker.log"
-    with (
-        log.open("w") as output,
-        subprocess.Popen(
-            command, cwd=tmp_path, env=bare.variables(BROKER_URL=rmq_vhost), stdout=output, stderr=subprocess.STDOUT
-        ) as worker,
-    ):
-        try:
-            wait_for(lambda: " ready." in log.read_text() or worker.poll() is not None, "the worker")
-            sent = bare.run("send.py", cwd=tmp_path, BROKER_URL=rmq_vhost)
-            doctor = bare.run("-m", "celery", "-A", "shop", "rmq-delay", "doctor", cwd=tmp_path, BROKER_URL=rmq_vhost)
-        finally:
-            worker.kill()
-    assert sent.stdout == "order 7 charged after 2 retries\n", sent.stdout + log.read_text()
+    environ, python = bare.variables(BROKER_URL=rmq_vhost), str(bare.python)
+    with running_worker(tmp_path, "shop", environ, "--pool", "solo", python=python):
+        sent = bare.run("send.py", cwd=tmp_path, BROKER_URL=rmq_vhost)
+        doctor = bare.run("-m", "celery", "-A", "shop", "rmq-delay", "doctor", cwd=tmp_path, BROKER_URL=rmq_vhost)
+    assert sent.stdout == "order 7 charged after 2 retries\n", sent.stdout
     assert doctor.returncode == 0, doctor.stdout
     assert "note: management API: The management API needs httpx." in doctor.stdout
     assert "`celery -A shop rmq-delay exhausted list`" in doctor.stdout

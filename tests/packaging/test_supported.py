@@ -1,13 +1,9 @@
 """What a version of Python, Django or Celery can break at once: imports, checks and migrations of the wheel."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.support import ROOT
-from tests.support.packaging.bare import Built, Environment, install, installed_extras
+from tests.support.packaging.bare import install, installed_extras
 
 pytestmark = pytest.mark.versions
 
@@ -37,12 +33,12 @@ print(len(names), *missing)
 
 
 @pytest.fixture(scope="module")
-def full(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def full(built, tmp_path_factory):
     """The wheel with all extras that are installed here, and pytest for the plugin."""
     return install(built.wheel, tmp_path_factory.mktemp("full") / "venv", "pytest", *installed_extras())
 
 
-def manage(full: Environment, folder: Path, *arguments: str) -> str:
+def manage(full, folder, *arguments):
     """Run ``manage.py`` of the example project, where a warning is an error; return its output."""
     command = ["-W", "error", str(ROOT / "example_django_project" / "manage.py"), *arguments]
     done = full.run(*command, cwd=folder, SQLITE_PATH=str(folder / "shop.sqlite3"))
@@ -50,7 +46,7 @@ def manage(full: Environment, folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_every_module_is_imported_without_a_warning(full: Environment, tmp_path: Path) -> None:
+def test_every_module_is_imported_without_a_warning(full, tmp_path):
     project = {"PYTHONPATH": str(ROOT / "example_django_project"), "DJANGO_SETTINGS_MODULE": "shop.settings"}
     done = full.run("-W", "error", "-c", IMPORTS, cwd=tmp_path, **project)
     assert done.returncode == 0, done.stdout
@@ -60,7 +56,7 @@ def test_every_module_is_imported_without_a_warning(full: Environment, tmp_path:
         assert (int(found), missing) == (len(list((ROOT / "celery_rmq_delay").rglob("*.py"))), [])
 
 
-def test_the_example_project_passes_its_checks_and_migrates(full: Environment, tmp_path: Path) -> None:
+def test_the_example_project_passes_its_checks_and_migrates(full, tmp_path):
     assert "no issues" in manage(full, tmp_path, "check", "--fail-level", "WARNING")
     assert "No changes detected" in manage(full, tmp_path, "makemigrations", "--check", "--dry-run")
     assert "rmq_delay.0001_initial... OK" in manage(full, tmp_path, "migrate")

@@ -1,26 +1,23 @@
 """The types that a user of the installed package sees."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.support import ROOT
-from tests.support.packaging.bare import Built, Environment, install
+from tests.support.packaging.bare import install
 
 
 @pytest.fixture(scope="module")
-def typed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def typed(built, tmp_path_factory):
     """The wheel, with the stubs of Celery that a project which checks its types has, and pytest for its tests."""
     return install(built.wheel, tmp_path_factory.mktemp("typed") / "venv", "celery-types", "pytest")
 
 
-def test_a_project_that_uses_the_public_names_passes_mypy_strict(typed: Environment, tmp_path: Path) -> None:
+def test_a_project_that_uses_the_public_names_passes_mypy_strict(typed, tmp_path):
     shutil.copy(ROOT / "tests/support/packaging/public_api.py", tmp_path)
     command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(typed.python), "public_api.py"]
     done = subprocess.run(

@@ -1,7 +1,5 @@
 """Shared helpers of the tests, by kind: brokers, workers, Django, Spark, a browser, packages, waiting."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 #: The checkout.

@@ -1,7 +1,5 @@
 """Celery apps without a connection, with the package installed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

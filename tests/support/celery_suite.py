@@ -1,7 +1,5 @@
 """Makes every task of Celery's own integration suite a retryable one: a plugin for `scripts/test_celery.py`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import celery.contrib.testing.app
@@ -14,14 +12,10 @@ SETTINGS = {"tiers": ["1s", "2s", "3s"], "exact_unit": "100ms"}
 
 
 class SuiteTask(celery_rmq_delay.RetryableTask):
-    """Has as many tiers as Celery makes retries."""
-
     autoretry_for = ()
 
 
 class SuiteApp(Celery):
-    """An app whose tasks are retryable."""
-
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{"task_cls": SuiteTask, **options})
         self.add_defaults({"rmq_delay": SETTINGS})

@@ -4,8 +4,6 @@
 tests/integration/test_command_table.py compares them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -79,7 +77,6 @@ def fill(app: Celery) -> None:
 
 
 def commands(group: click.Group, *before: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield all commands with their full names."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from commands(command, *before, name)
@@ -100,7 +97,6 @@ def is_table(value: Any) -> bool:
 
 
 def wrong(output: str) -> str:
-    """Return the error in a command's output."""
     return re.sub(r"\s+", " ", output.rpartition("Error: ")[2]).strip()
 
 

@@ -1,7 +1,5 @@
 """The commands of ``celery rmq-delay`` as a user types them, in this process."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -21,5 +19,4 @@ def run(app: Celery, *arguments: str, code: int | None = 0, typed: str | None = 
 
 
 def data(app: Celery, *arguments: str, code: int = 0) -> Any:
-    """Run a command and return the JSON that it prints."""
     return json.loads(run(app, *arguments, "--json", code=code).stdout)

@@ -1,6 +1,4 @@
-"""Tests over a corpus: one test that checks every row and reports all rows that fail."""
-
-from __future__ import annotations
+"""Rows of tests: of one test that checks every row and reports all rows that fail, and slow ones."""
 
 import functools
 import inspect
@@ -8,6 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+
+
+def slow(*values: Any) -> Any:
+    """Return a row of a parametrized test that `make test-all` runs, and `make test` leaves out."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
 
 #: Fixtures that collect what a test does.
 _COLLECTING = {"caplog", "capfd", "capfdbinary", "capsys", "capsysbinary", "recwarn"}
@@ -48,7 +52,7 @@ def corpus(names: str, rows: Iterable[Any]) -> Callable[[Callable[..., None]], C
                 raise AssertionError("\n\n".join([found, *lines])) from failures[0][1]
 
         left = [each for each in signature.parameters.values() if each.name not in parts]
-        check_all.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
+        check_all.__signature__ = signature.replace(parameters=left)
         return check_all
 
     return decorate

@@ -1,7 +1,5 @@
 """Growth of the work on a text with its length, also on a busy machine."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

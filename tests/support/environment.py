@@ -1,7 +1,5 @@
 """Environment variables and limits of a test run."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

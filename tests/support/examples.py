@@ -1,7 +1,5 @@
 """The number of examples of property tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import settings

@@ -1,7 +1,5 @@
 """Hypothesis strategies for hostile messages, settings and answers."""
 
-from __future__ import annotations
-
 import string
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -54,7 +52,6 @@ KNOWN = (
 
 
 def on_the_wire(headers: dict[Any, Any]) -> dict[Any, Any]:
-    """Return headers as they arrive."""
     (found,), _ = serialization.loads("F", serialization.dumps("F", (headers,)), 0)
     arrived: dict[Any, Any] = found
     return arrived

@@ -1,7 +1,5 @@
 """``pytest --leaks``: objects that a test leaves to the garbage collector, whose warnings would fail another test."""
 
-from __future__ import annotations
-
 import gc
 import io
 import socket
@@ -12,16 +10,12 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option."""
     parser.addoption(
-        "--leaks",
-        action="store_true",
-        help="fail each test that leaves an open socket or file behind as garbage",
+        "--leaks", action="store_true", help="fail each test that leaves an open socket or file behind as garbage"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep garbage until the end of its test."""
     if config.getoption("--leaks"):
         gc.disable()
 

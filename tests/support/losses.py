@@ -1,7 +1,5 @@
 """Lost shared processes: the test that used one fails, and the teardown of the last test; no test in between."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -14,8 +12,6 @@ from tests.support import ROOT
 
 
 class Losses:
-    """Lost processes, reported once at the end."""
-
     def __init__(self) -> None:
         self._found: list[str] = []
 

@@ -1,7 +1,5 @@
 """The dashboard and the rules that come with the package, and a private Prometheus that evaluates them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

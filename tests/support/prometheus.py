@@ -1,7 +1,5 @@
 """A private Prometheus that reads collectors and loads the rules that come with the package."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile
@@ -33,11 +31,9 @@ class PrivatePrometheus(PrivateServer):
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it and wait until it is ready."""
         home = Path(tempfile.mkdtemp(prefix="prometheus-"))
         log, config = home / "output.txt", home / "prometheus.yml"
         job = {"job_name": "celery-rmq-delay", "static_configs": [{"targets": self.targets}]}
@@ -54,7 +50,6 @@ class PrivatePrometheus(PrivateServer):
         wait_until_ready(self._is_ready, self._process, what=self.server, timeout=SECONDS, logs=[log])
 
     def stop(self) -> None:
-        """End it and delete its data."""
         if self._process is not None:
             self._process.close()
         self._process = None

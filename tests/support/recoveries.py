@@ -1,7 +1,5 @@
 """Failures with a known share over by t, as seen by ladders: data to test the estimate and the advice."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

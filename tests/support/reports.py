@@ -1,7 +1,5 @@
 """Uninterrupted reports of failures: an error in a report would end the whole run."""
 
-from __future__ import annotations
-
 import gc
 import signal
 from collections.abc import Generator

@@ -5,8 +5,6 @@ collector calls it while another command holds redis-py's lock, which is not ree
 deadlocks (https://github.com/celery/celery/issues/10477). Celery has fixed it by unsubscribing once.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from celery.backends.redis import ResultConsumer

@@ -1,7 +1,5 @@
 """The code in the documentation."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -35,7 +33,6 @@ def pages() -> list[Path]:
 
 
 def snippets(page: Path) -> list[Snippet]:
-    """Return the fenced blocks of a page."""
     text = page.read_text()
     return [
         Snippet(

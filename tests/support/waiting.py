@@ -1,7 +1,5 @@
 """Waiting for a condition, with a deadline."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable
@@ -26,7 +24,6 @@ class Pauses:
         self._dice, self._left = random.Random(), self.MOST
 
     def begin(self, test: str) -> None:
-        """Choose the pauses of a test: the same ones each time."""
         self._dice.seed(test)
         self._left = self.MOST
 

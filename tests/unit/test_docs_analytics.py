@@ -1,7 +1,5 @@
 """The reference of the analytics agrees with commands and tables."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 
@@ -17,13 +15,13 @@ PAGE = (ROOT / "docs/reference/analytics.md").read_text()
 LEFT_OUT = {"synth"}
 
 
-def cells(section: str) -> list[list[str]]:
+def cells(section):
     """Return the rows of a section's tables, without the headings."""
     lines = [line for line in PAGE.split(section, 1)[1].split("\n#", 1)[0].splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
-def test_every_option_of_every_command_is_documented_and_no_other() -> None:
+def test_every_option_of_every_command_is_documented_and_no_other():
     documented = defaultdict(set)
     for options, commands, *_ in cells("\n## Options\n"):
         for command in re.findall(r"`([\w-]+)`", commands):
@@ -36,11 +34,11 @@ def test_every_option_of_every_command_is_documented_and_no_other() -> None:
     assert documented == real
 
 
-def test_every_command_is_documented() -> None:
+def test_every_command_is_documented():
     assert {row[0].strip("`") for row in cells("# Analytics: commands and tables\n")} == set(main.commands)
 
 
-def test_defaults_are_as_documented() -> None:
+def test_defaults_are_as_documented():
     described = {name: row[-1] for row in cells("\n## Options\n") for name in re.findall(r"`(--[\w-]+)", row[0])}
     for option in main.commands["run"].params:
         if isinstance(option, click.Option) and option.show_default:
@@ -48,7 +46,7 @@ def test_defaults_are_as_documented() -> None:
 
 
 @corpus("table", tuple(TABLES))
-def test_every_column_of_every_table_is_documented_and_no_other(table: str) -> None:
+def test_every_column_of_every_table_is_documented_and_no_other(table):
     written = set(TABLES[table])
     names = {name for row in cells(f"\n### `{table}`\n") for name in re.findall(r"`(\w+)`", row[0])}
     intervals = {f"{name}{end}" for name in names for end in ("_low", "_high")} & written

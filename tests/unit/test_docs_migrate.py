@@ -1,8 +1,5 @@
 """The code before and after each change of docs/migrate/from-stock-celery.md."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,19 +20,19 @@ TASKS = [each.code for each in section(PAGE, "4. Change the tasks") if each.lang
 class Failing:
     """The gateway and the bank of the page: the gateway is down, the bank replies with the answers."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.answers: list[SimpleNamespace] = []
 
-    def charge(self, _order_id: int) -> None:
+    def charge(self, _order_id):
         raise ConnectionError
 
     refund = charge
 
-    def rates(self, _currency: str) -> SimpleNamespace:
+    def rates(self, _currency):
         return self.answers.pop(0)
 
 
-def module(app: str, *tasks: str) -> dict[str, Any]:
+def module(app, *tasks):
     """Run these blocks as one module, whose tasks stay in its app."""
     names: dict[str, Any] = {"__name__": "proj"}
     names["gateway"] = names["bank"] = Failing()
@@ -45,7 +42,7 @@ def module(app: str, *tasks: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def before() -> Iterator[dict[str, Any]]:
+def before():
     charge, _, fetch_rates, _, refund, _ = TASKS
     names = module(APP[0], charge, fetch_rates, refund)
     yield names
@@ -53,7 +50,7 @@ def before() -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture
-def after() -> Iterator[tuple[dict[str, Any], MemoryLadder]]:
+def after():
     _, charge, _, fetch_rates, _, refund = TASKS
     names = module(APP[1], charge, fetch_rates, refund)
     with MemoryLadder(names["app"]) as ladder:
@@ -61,7 +58,7 @@ def after() -> Iterator[tuple[dict[str, Any], MemoryLadder]]:
     names["app"].close()
 
 
-def test_the_tasks_before_have_the_retries_that_the_page_names(before: dict[str, Any]) -> None:
+def test_the_tasks_before_have_the_retries_that_the_page_names(before):
     app = before["app"]
     app.finalize()
     assert [app.tasks[f"proj.{name}"].max_retries for name in ("charge", "fetch_rates")] == [4, 3]
@@ -69,16 +66,14 @@ def test_the_tasks_before_have_the_retries_that_the_page_names(before: dict[str,
     assert (refund.retry_kwargs, refund.default_retry_delay) == ({"max_retries": 5}, 180)
 
 
-def test_a_task_with_backoff_uses_the_ladder(after: tuple[dict[str, Any], MemoryLadder]) -> None:
+def test_a_task_with_backoff_uses_the_ladder(after):
     names, ladder = after
     story = ladder.run(names["charge"].s(7))
     assert story.waits == [10, 60, 600, 3600]
     exhausted(story, reason="retries_used", exception=ConnectionError)
 
 
-def test_a_task_with_countdown_waits_exactly_and_otherwise_in_the_tier_of_its_number(
-    after: tuple[dict[str, Any], MemoryLadder],
-) -> None:
+def test_a_task_with_countdown_waits_exactly_and_otherwise_in_the_tier_of_its_number(after):
     names, ladder = after
     names["bank"].answers = [
         SimpleNamespace(status=429, retry_after=45),
@@ -89,21 +84,19 @@ def test_a_task_with_countdown_waits_exactly_and_otherwise_in_the_tier_of_its_nu
     assert (story.waits, story.tiers, story.result) == ([45, 60], [None, 2], {"USD": 1.1})
 
 
-def test_only_retry_retries_a_task_without_autoretry(after: tuple[dict[str, Any], MemoryLadder]) -> None:
+def test_only_retry_retries_a_task_without_autoretry(after):
     names, ladder = after
     story = ladder.run(names["fetch_rates"].s("EUR"))  # the bank has no answer: IndexError
     assert story.waits == []
     exhausted(story, reason="gave_up", exception=IndexError)
 
 
-def test_a_task_with_more_retries_than_tiers_keeps_them_and_its_delays(
-    after: tuple[dict[str, Any], MemoryLadder],
-) -> None:
+def test_a_task_with_more_retries_than_tiers_keeps_them_and_its_delays(after):
     names, ladder = after
     assert ladder.run(names["refund"].s(7)).waits == [180] * 5
 
 
-def test_the_error_for_more_retries_than_tiers_is_the_one_on_the_page() -> None:
+def test_the_error_for_more_retries_than_tiers_is_the_one_on_the_page():
     old, by = TASKS[4], "from celery_rmq_delay import RetryableTask\n"
     names = module(APP[1], by + old.replace("@app.task(", "@app.task(base=RetryableTask, "))
     with pytest.raises(SettingsError) as raised:
@@ -112,5 +105,5 @@ def test_the_error_for_more_retries_than_tiers_is_the_one_on_the_page() -> None:
     names["app"].close()
 
 
-def test_the_logger_that_the_page_silences_is_that_of_the_warning() -> None:
+def test_the_logger_that_the_page_silences_is_that_of_the_warning():
     assert f'logging.getLogger("{queues.logger.name}").setLevel(logging.ERROR)' in ADOPT.read_text()

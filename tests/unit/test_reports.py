@@ -1,37 +1,11 @@
 """The tests' own reports of failures."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.support import ROOT
 from tests.support.waiting import SECONDS
-
-FAILS_AMONG_FINALIZERS = """
-import ast, gc
-
-class Parsing:
-    def __init__(self):
-        self.cycle = self
-
-    def __del__(self):
-        ast.parse("a + b")
-
-class Odd(Exception):
-    def __str__(self):
-        for _ in range(300):
-            Parsing()
-            ast.parse("a + b * c" + "\\n" * 50)
-        return "an odd one"
-
-def test_fails():
-    gc.set_threshold(20)
-    raise Odd
-"""
-
 
 LEAVES_A_SOCKET = """
 import socket
@@ -56,7 +30,7 @@ def pytest_runtest_makereport(call):
 """
 
 
-def report_of(folder: Path, *options: str) -> tuple[int, str]:
+def report_of(folder, *options):
     """Return exit code and output of a pytest for the tests of a folder, with our reports only."""
     plugins = ("-p", "tests.support.reports", "-p", "no:cacheprovider")
     done = subprocess.run(
@@ -69,16 +43,7 @@ def report_of(folder: Path, *options: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_a_failure_is_reported_while_finalizers_parse_source(tmp_path: Path) -> None:
-    """On CPython 3.11 this would be an internal error of pytest, which ends the run."""
-    (tmp_path / "test_odd.py").write_text(FAILS_AMONG_FINALIZERS)
-    code, output = report_of(tmp_path)
-    assert (code, "1 failed" in output) == (1, True), output
-    assert "SystemError" not in output
-    assert "Odd: an odd one" in output
-
-
-def test_a_timeout_does_not_interrupt_the_report_of_a_failure(tmp_path: Path) -> None:
+def test_a_timeout_does_not_interrupt_the_report_of_a_failure(tmp_path):
     """This would be an internal error of pytest, which ends the run."""
     (tmp_path / "conftest.py").write_text(REPORTS_SLOWLY)
     (tmp_path / "test_slow.py").write_text("def test_fails(): assert 0\ndef test_passes(): ...")
@@ -87,7 +52,7 @@ def test_a_timeout_does_not_interrupt_the_report_of_a_failure(tmp_path: Path) ->
     assert "INTERNALERROR" not in output
 
 
-def test_a_test_that_leaves_a_socket_to_the_garbage_collector_is_found(tmp_path: Path) -> None:
+def test_a_test_that_leaves_a_socket_to_the_garbage_collector_is_found(tmp_path):
     (tmp_path / "test_sockets.py").write_text(LEAVES_A_SOCKET)
     code, output = report_of(tmp_path, "-p", "tests.support.leaks", "--leaks")
     assert (code, "2 passed, 1 error" in output) == (1, True), output

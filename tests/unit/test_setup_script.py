@@ -1,37 +1,31 @@
 """The installations of ``make``, and its errors without permission."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil
-from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from tests.support import ROOT
-
-SCRIPT = ROOT / "scripts" / "setup.py"
+from tests.support.corpus import corpus
 
 
 @pytest.fixture
-def setup() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("setup_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+def setup():
+    spec: Any = importlib.util.spec_from_file_location("setup_script", ROOT / "scripts/setup.py")
+    module: ModuleType = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 @pytest.fixture
-def bare_machine(setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+def bare_machine(setup, monkeypatch, tmp_path):
     """A machine with apt and nothing else."""
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/apt-get" if name == "apt-get" else None)
-    monkeypatch.setattr(setup, "rabbitmq_installed", lambda: False)
-    monkeypatch.setattr(setup, "postgres_installed", lambda: False)
-    monkeypatch.setattr(setup, "faketime_installed", lambda: False)
+    for program in ("rabbitmq", "postgres", "faketime"):
+        monkeypatch.setattr(setup, f"{program}_installed", lambda: False)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(setup, "PYTHON", tmp_path / "python")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -40,60 +34,35 @@ def bare_machine(setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     return setup
 
 
-def test_on_a_bare_machine_everything_is_missing(bare_machine: ModuleType) -> None:
-    found = bare_machine.missing_packages(servers=True, test_servers=True, trees=True)
-    servers = ["rabbitmq-server", "redis-server", "default-jre-headless", "postgresql"]
-    assert found == [
-        "python3-venv",
-        *servers,
-        "chromium",
-        "fonts-dejavu-core",
-        "libfaketime",
-        "prometheus",
-        "curl",
-        "iproute2",
-        "debootstrap",
-    ]
+#: Packages by what needs them, in the order in which they are listed.
+PYTHON, JAVA, TREES = ["python3-venv"], ["default-jre-headless"], ["debootstrap"]
+SERVERS, BROWSER = ["rabbitmq-server", "redis-server"], ["chromium", "fonts-dejavu-core"]
+TOOLS = ["libfaketime", "prometheus", "curl", "iproute2"]
+ELSEWHERE = {"BROKER_URL": "amqp://elsewhere//", "REDIS_URL": "redis://elsewhere/0", "POSTGRES_URL": "postgresql://e/s"}
 
 
-def test_the_demo_needs_neither_a_database_server_nor_a_browser(bare_machine: ModuleType) -> None:
-    found = bare_machine.missing_packages(servers=True, test_servers=False, trees=False)
-    assert found == ["python3-venv", "rabbitmq-server", "redis-server", "default-jre-headless"]
+@corpus(
+    "wanted, user, given, missing",
+    [
+        ("", 0, {}, PYTHON),  # lint needs no servers
+        ("servers", 0, {}, [*PYTHON, *SERVERS, *JAVA]),  # the demo
+        ("servers, test_servers, trees", 0, {}, PYTHON + SERVERS + JAVA + ["postgresql"] + BROWSER + TOOLS + TREES),
+        ("servers, test_servers", 0, ELSEWHERE, PYTHON + JAVA + BROWSER + TOOLS),
+        ("test_servers", 0, {"CHROMIUM": "/opt/browser"}, [*PYTHON, "postgresql", *TOOLS]),
+        ("test_servers", 1000, {}, [*PYTHON, "postgresql", *BROWSER, *TOOLS[:-1]]),  # networks are for root alone
+    ],
+)
+def test_what_a_machine_with_nothing_but_apt_has_to_install(bare_machine, monkeypatch, wanted, user, given, missing):
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in ("apt-get", "/opt/browser") else None)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    options = {name: name in wanted.split(", ") for name in ("servers", "test_servers", "trees")}
+    assert bare_machine.missing_packages(**options) == missing
 
 
-def test_servers_named_by_url_are_not_installed(bare_machine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BROKER_URL", "amqp://elsewhere//")
-    monkeypatch.setenv("REDIS_URL", "redis://elsewhere/0")
-    monkeypatch.setenv("POSTGRES_URL", "postgresql://elsewhere/shop")
-    found = bare_machine.missing_packages(servers=True, test_servers=True, trees=False)
-    assert found == [
-        "python3-venv",
-        "default-jre-headless",
-        "chromium",
-        "fonts-dejavu-core",
-        "libfaketime",
-        "prometheus",
-        "curl",
-        "iproute2",
-    ]
-
-
-def test_a_browser_named_by_its_program_is_not_installed(
-    bare_machine: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CHROMIUM", "/opt/browser")
-    monkeypatch.setattr(shutil, "which", lambda name: name if name == "/opt/browser" else None)
-    found = bare_machine.missing_packages(servers=False, test_servers=True, trees=False)
-    assert found == ["python3-venv", "postgresql", "libfaketime", "prometheus", "curl", "iproute2"]
-
-
-def test_networks_of_their_own_are_for_root_alone(bare_machine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "iproute2" not in bare_machine.missing_packages(servers=True, test_servers=True, trees=True)
-
-
-@pytest.mark.parametrize(
-    ("printed", "enough"),
+@corpus(
+    "printed, enough",
     [
         ('openjdk version "17.0.15" 2025-04-15', True),
         ('openjdk version "21" 2023-09-19', True),
@@ -103,30 +72,21 @@ def test_networks_of_their_own_are_for_root_alone(bare_machine: ModuleType, monk
         ("The operation couldn't be completed. Unable to locate a Java Runtime.", False),
     ],
 )
-def test_java_counts_as_installed_from_17_on(
-    bare_machine: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, printed: str, enough: bool
-) -> None:
+def test_java_counts_as_installed_from_17_on(bare_machine, monkeypatch, tmp_path, printed, enough):
     java = java_that_prints(tmp_path, printed)
     monkeypatch.setattr(shutil, "which", lambda name: str(java) if name == "java" else None)
     assert bare_machine.java_installed() is enough
 
 
-def test_an_old_java_in_java_home_is_reported_as_it_hides_an_installed_one(
-    bare_machine: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_java_home_without_a_java_that_spark_can_use_is_reported(bare_machine, monkeypatch, tmp_path):
     java_that_prints(tmp_path, 'openjdk version "11.0.27" 2025-04-15')
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(SystemExit, match=r"JAVA_HOME is .*: Java 11\. Spark needs Java 17 or newer"):
-        bare_machine.java_installed()
+    for home, found in ((tmp_path, r"Java 11\. Spark needs Java 17 or newer"), ("/nowhere", "no Java that runs")):
+        monkeypatch.setenv("JAVA_HOME", str(home))
+        with pytest.raises(SystemExit, match=f"JAVA_HOME is '{home}': {found}"):
+            bare_machine.java_installed()
 
 
-def test_a_java_home_without_java_is_reported(bare_machine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    with pytest.raises(SystemExit, match="JAVA_HOME is '/nowhere': no Java that runs"):
-        bare_machine.java_installed()
-
-
-def java_that_prints(home: Path, printed: str) -> Path:
+def java_that_prints(home, printed):
     """Make a Java that prints this as its version, on stderr like a real one."""
     java = home / "bin" / "java"
     java.parent.mkdir()
@@ -135,20 +95,14 @@ def java_that_prints(home: Path, printed: str) -> Path:
     return java
 
 
-def test_lint_needs_no_servers(bare_machine: ModuleType) -> None:
-    assert bare_machine.missing_packages(servers=False, test_servers=False, trees=False) == ["python3-venv"]
-
-
-def test_without_root_one_command_is_printed_and_the_exit_code_is_1(
-    bare_machine: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_root_one_command_is_printed_and_the_exit_code_is_1(bare_machine, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(SystemExit, match="sudo apt-get install -y rabbitmq-server redis-server\n") as ended:
         bare_machine.install_packages(["rabbitmq-server", "redis-server"])
     assert isinstance(ended.value.code, str)  # Python prints it and exits with 1
 
 
-def test_nothing_is_installed_twice(setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nothing_is_installed_twice(setup, monkeypatch, tmp_path):
     commands: list[list[str]] = []
     monkeypatch.setattr(setup, "VENV", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)

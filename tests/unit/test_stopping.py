@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from celery_rmq_delay.stopping import STOP_SIGNALS, exit_at_once, handling, stop_requested
-from tests.support.background import as_a_background_job
 from tests.support.corpus import corpus
+from tests.support.processes import as_a_background_job
 from tests.support.waiting import SECONDS
 
 WAITS = """

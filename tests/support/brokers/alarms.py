@@ -1,7 +1,5 @@
 """Alarms of a broker: it stops reading from connections that publish."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

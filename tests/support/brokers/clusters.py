@@ -1,7 +1,5 @@
 """Clusters in tests: network namespaces, connected nodes, and restarts."""
 
-from __future__ import annotations
-
 import pytest
 
 from celery_rmq_delay.testing import PrivateBroker, PrivateServerError
@@ -26,7 +24,6 @@ def need_networks() -> None:
 
 
 def seen(node: PrivateBroker) -> list[str]:
-    """Return which other nodes a node is connected to."""
     return [name for name in node.evaluate("nodes()").strip("[]").split(",") if name]
 
 

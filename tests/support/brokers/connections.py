@@ -1,7 +1,5 @@
 """Connections that a broker closes."""
 
-from __future__ import annotations
-
 from celery_rmq_delay.testing import PrivateBroker
 
 

@@ -1,7 +1,5 @@
 """Times for which messages are held, computed from the delay queues that they pass, without a clock."""
 
-from __future__ import annotations
-
 import re
 
 import amqp

@@ -1,7 +1,5 @@
 """Erlang expressions for `PrivateBroker.evaluate`."""
 
-from __future__ import annotations
-
 import re
 
 from celery_rmq_delay.testing import PrivateBroker
@@ -9,7 +7,6 @@ from celery_rmq_delay.testing.servers.broker import erlang_binary
 
 
 def queue_resource(vhost: str, queue: str) -> str:
-    """Return the expression for the name of a queue."""
     return f"rabbit_misc:r({erlang_binary(vhost)}, queue, {erlang_binary(queue)})"
 
 

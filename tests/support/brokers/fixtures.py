@@ -1,7 +1,5 @@
 """Fixtures of tests on a real broker, with or without worker processes: a pytest plugin."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 
@@ -30,7 +28,6 @@ INTERVALS = (
 
 @pytest.fixture(params=QUEUE_TYPES)
 def queue_type(request: pytest.FixtureRequest) -> QueueType:
-    """A type of queue."""
     kind: QueueType = request.param
     return kind
 

@@ -1,12 +1,12 @@
 """Types of queues and databases: the quick suite has quorum queues and PostgreSQL, and both where they differ."""
 
-from __future__ import annotations
-
 import pytest
 
+from tests.support.corpus import slow
+
 #: The parameters of the fixtures `queue_type` and `database`: the first one is quick.
-QUEUE_TYPES = ("quorum", pytest.param("classic", marks=pytest.mark.slow))
-DATABASES = ("postgres", pytest.param("sqlite", marks=pytest.mark.slow))
+QUEUE_TYPES = ("quorum", slow("classic"))
+DATABASES = ("postgres", slow("sqlite"))
 
 #: For tests in which the type of the queue decides what the broker does.
 BOTH_TYPES = pytest.mark.parametrize("queue_type", ["quorum", "classic"])

@@ -1,7 +1,5 @@
 """The lab of the broker tests: an origin queue, and messages to publish, reject and count."""
 
-from __future__ import annotations
-
 import itertools
 import time
 import uuid
@@ -36,7 +34,6 @@ class Advanced(NamedTuple):
 
 
 def contents(message: amqp.Message) -> bytes:
-    """Return the body of a message, which py-amqp may have decoded."""
     return message.body if isinstance(message.body, bytes) else message.body.encode()
 
 
@@ -56,7 +53,6 @@ class Lab:
         self.reports_death_reason = capabilities(self.connection).reports_death_reason
 
     def connect(self) -> kombu.Connection:
-        """Return one more connection, closed at the end."""
         connection = kombu.Connection(self.url)
         connection.ensure_connection(max_retries=3)
         self._connections.append(connection)
@@ -71,6 +67,11 @@ class Lab:
                 channel.queue_delete(queue)
             for exchange in self._exchanges:
                 channel.exchange_delete(exchange)
+
+    def reopen(self) -> None:
+        """Close the channel, which returns its messages, and open another one."""
+        self.channel.close()
+        self.channel = self.connection.channel()
 
     # -- making things ---------------------------------------------------------------------------------------------
 
@@ -118,14 +119,12 @@ class Lab:
         return name
 
     def exchange(self, kind: str) -> str:
-        """Declare an exchange."""
         name = f"{self.names.prefix}-x{next(self._numbers)}"
         self.channel.exchange_declare(name, kind, durable=True, auto_delete=False)
         self.forget(exchanges=[name])
         return name
 
     def applied(self, plan: LadderPlan, **origin: Any) -> LadderPlan:
-        """Declare the origin queue and apply the plan."""
         self.origin(plan, **origin)
         apply_plan(self.connection, plan)
         return plan

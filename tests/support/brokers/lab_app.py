@@ -1,7 +1,5 @@
 """An app on a lab's broker: one origin queue, one task."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from celery import Celery
@@ -39,7 +37,6 @@ def shop(lab: Lab, **settings: Any) -> Celery:
 
 
 def plan_of(lab: Lab, app: Celery) -> LadderPlan:
-    """Return the plan of the app's queue."""
     (plan,) = plans(lab.connection, state_of(app), [app.conf.task_default_queue])
     return plan
 

@@ -1,7 +1,5 @@
 """Limits of private brokers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,16 +1,12 @@
 """Helpers of the migration tests: an app with two queues, and messages with every kind of delay."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
 import amqp
 from celery import Celery
 from kombu import Exchange, Queue
-from kombu.transport.native_delayed_delivery import (
-    bind_queue_to_native_delayed_delivery_exchange as bind_celery_native,
-)
+from kombu.transport.native_delayed_delivery import bind_queue_to_native_delayed_delivery_exchange as bind_celery_native
 from kombu.transport.native_delayed_delivery import (
     declare_native_delayed_delivery_exchanges_and_queues as declare_celery_native,
 )
@@ -72,7 +68,6 @@ class Movers:
         self.app.close()
 
     def again(self, **settings: Any) -> None:
-        """Go on with other settings."""
         self.app = our_app(self.url, self.kind, **settings)
         self.delay = state_of(self.app)
 
@@ -96,12 +91,10 @@ class Movers:
             return found
 
     def call(self, *countdowns: float, queue: str = "orders") -> list[str]:
-        """Call a task of the app with a delay; return the ids."""
         task = self.app.tasks["shop.charge"]
         return [task.apply_async(countdown=countdown, queue=queue).id for countdown in countdowns]
 
     def park(self, *task_ids: str, queue: str = "orders", **headers: Any) -> None:
-        """Let tasks fail once."""
         for task_id in task_ids:
             self.lab.publish(queue, f"body of {task_id}", headers={"id": task_id, "task": "shop.charge", **headers})
             self.lab.reject(self.lab.get(queue))
@@ -119,7 +112,6 @@ class Movers:
         return self.count(*level_names())
 
     def delay_queue(self, tier_index: int, tier: str) -> str:
-        """Return the name of a delay queue of the ladder of ``orders``."""
         return self.delay.delay_queue("orders", tier_index, parse_ms(tier, "a tier"))
 
     def holds(self, count: int, *names: str) -> None:
@@ -129,6 +121,5 @@ class Movers:
         return [self.lab.get(queue, ack=True) for _ in range(count)]
 
     def take_all(self, *queues: str) -> list[amqp.Message]:
-        """Take every message of the queues that exist."""
         counts = ready_counts(self.connection, queues)
         return [message for queue, count in counts.items() for message in self.take(queue, count or 0)]

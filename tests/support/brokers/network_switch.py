@@ -10,8 +10,6 @@ Network namespaces live as long as a process in them: the end of this script rem
 network is not affected.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import json
@@ -58,7 +56,6 @@ def hold() -> int:
 
 
 def join(server: dict[str, Any], holder: int) -> None:
-    """Connect the switch and a server's network."""
     ip(
         f"link add {server['device']} type veth peer name eth0 netns {holder}",
         f"address add {server['gateway']}/24 dev {server['device']}",
@@ -74,7 +71,6 @@ def join(server: dict[str, Any], holder: int) -> None:
 
 
 def listen(port: int) -> socket.socket:
-    """Listen on this machine."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
@@ -82,7 +78,6 @@ def listen(port: int) -> socket.socket:
 
 
 async def hand_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy until the sender ends."""
     while data := await reader.read(_CHUNK):
         writer.write(data)
         await writer.drain()
@@ -110,7 +105,6 @@ async def serve(listener: socket.socket, address: str, port: int) -> None:
 
 
 async def switch(doors: list[tuple[socket.socket, str, int]], holders: list[int]) -> None:
-    """Serve until killed."""
     for door in doors:
         await serve(*door)
     sys.stdout.write(f"{json.dumps(holders)}\n")

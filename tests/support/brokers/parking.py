@@ -1,7 +1,5 @@
 """Numbered messages: parked in bulk, and counted when they are back."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket
@@ -137,7 +135,6 @@ class Arrivals:
 
 
 def number_and_time(message: amqp.Message) -> tuple[int, float]:
-    """Return what `numbered` wrote."""
     number, made = str(message.body).split()
     return int(number), float(made)
 
@@ -192,12 +189,7 @@ def collect(
 @contextlib.contextmanager
 def worker(url: str, log: Path, **settings: Any) -> Iterator[None]:
     """Run a worker of an app with these settings, which consumes a queue of its own: for loops, which need one."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "PARKING_BROKER": url,
-        "PARKING_SETTINGS": repr(settings),
-    }
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PARKING_BROKER": url, "PARKING_SETTINGS": repr(settings)}
     command = [sys.executable, "-m", "celery", "-A", "tests.support.brokers.parking_app", "worker", "--pool", "solo"]
     options = ["--without-gossip", "--without-mingle", "--loglevel", "INFO"]
     with log.open("ab") as output:

@@ -4,8 +4,6 @@
 killed. Each number is in LOG, on disk, before the call and after its confirm.
 """
 
-from __future__ import annotations
-
 import ast
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Policies of a private broker, without `rabbitmqctl`, whose start may take a minute on a busy machine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

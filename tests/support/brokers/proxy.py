@@ -13,7 +13,6 @@ _CHUNK = 65_536
 
 
 def elsewhere(url: str, port: int) -> str:
-    """Return a URL with another port."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.replace(f":{parts.port}", f":{port}")).geturl()
 
@@ -52,7 +51,6 @@ class Proxy:
             pair.open.clear()
 
     def resume(self) -> None:
-        """Forward again what was held."""
         for pair in self._present():
             pair.open.set()
 
@@ -68,7 +66,6 @@ class Proxy:
         self.cut()
 
     def admit(self) -> None:
-        """Forward new connections again."""
         self._refuses.clear()
 
     def slow(self, latency: float, bytes_per_second: float | None = None) -> None:

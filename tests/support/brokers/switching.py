@@ -1,7 +1,5 @@
 """Helpers for tests of a change of ladders: three plans, a process that crashes at a step, a routing probe."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """How a topic exchange matches, from the AMQP 0-9-1 model: ``*`` is one word, ``#`` any number of them."""
 
-from __future__ import annotations
-
 
 def matches(pattern: str, key: str) -> bool:
     """Return whether a topic exchange takes ``key`` to a binding with ``pattern``."""

@@ -5,11 +5,10 @@ Debian releases carry RabbitMQ 3.10 (bookworm), 4.0 (trixie) and 4.3 (sid). The 
 ``python -m tests.support.brokers.trees build`` builds what is missing (root only, about a minute and 300 MB each).
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -27,17 +26,12 @@ SUITES = {"3.10": "bookworm", "4.0": "trixie", "4.3": "sid"}
 """RabbitMQ version -> the Debian suite that has it (sid moves on, so 4.3 means 4.3 or newer)."""
 
 DIRECTORY_VARIABLE = "RMQ_DELAY_BROKER_TREES"
-"""Environment variable that names the folder of the trees."""
-
 MIRROR_VARIABLE = "RMQ_DELAY_DEBIAN_MIRROR"
-"""Environment variable that names a Debian mirror, for machines whose apt has none."""
 
 
 def default_directory() -> Path:
     """Return the folder of the trees: the environment variable's, else ``.cache/brokers`` of the checkout."""
-    if named := os.environ.get(DIRECTORY_VARIABLE):
-        return Path(named).absolute()
-    return ROOT / ".cache" / "brokers"
+    return Path(os.environ.get(DIRECTORY_VARIABLE) or ROOT / ".cache/brokers").absolute()
 
 
 def choose(name: str, directory: Path | None = None) -> Installation:
@@ -46,17 +40,17 @@ def choose(name: str, directory: Path | None = None) -> Installation:
     :param name: ``system``, a version of :data:`SUITES`, or the path of a rabbitmq-server or of a tree.
     :raises ServerNotFoundError: when it is not on this machine; the message has the fix.
     """
-    if name in SUITES:
-        if system_has(name):
-            return Installation.find()
-        tree = (directory or default_directory()) / name
-        if not tree.is_dir():
-            raise ServerNotFoundError(
-                f"RabbitMQ {name} is not installed and there is no tree {tree}. "
-                f"Build it as root: {Path(sys.executable).name} -m tests.support.brokers.trees build {name}"
-            )
-        return Installation.find(root=tree)
-    return Installation.named(name)
+    if name not in SUITES:
+        return Installation.named(name)
+    if system_has(name):
+        return Installation.find()
+    tree = (directory or default_directory()) / name
+    if not tree.is_dir():
+        raise ServerNotFoundError(
+            f"RabbitMQ {name} is not installed and there is no tree {tree}. "
+            f"Build it as root: {Path(sys.executable).name} -m tests.support.brokers.trees build {name}"
+        )
+    return Installation.find(root=tree)
 
 
 def system_has(version: str) -> bool:
@@ -88,7 +82,7 @@ def build(versions: Sequence[str], directory: Path) -> None:
             _build_one(version, directory)
     for version in versions:
         installation = choose(version, directory)
-        _print(f"RabbitMQ {version}: {installation.version} in {installation.root or installation.server}")
+        print(f"RabbitMQ {version}: {installation.version} in {installation.root or installation.server}")
 
 
 def debian_mirror() -> str:
@@ -116,24 +110,19 @@ def mirror_among(targets: Sequence[str], codename: str) -> str | None:
 
     :param targets: lines ``URI SUITE COMPONENT``.
     """
-    for target in targets:
-        uri, suite, component = [*target.split(), "", "", ""][:3]
-        if (
-            suite in {codename, "stable", "testing", "unstable", "sid"}
-            and component == "main"
-            and "security" not in uri
-        ):
+    suites = {codename, "stable", "testing", "unstable", "sid"}
+    for uri, suite, component in (row for target in targets if len(row := target.split()) == 3):
+        if component == "main" and suite in suites and "security" not in uri:
             return uri
     return None
 
 
 def _codename() -> str:
-    release = Path("/etc/os-release")
-    text = release.read_text() if release.is_file() else ""
-    if not re.search(r"^ID=\"?debian\"?$", text, re.MULTILINE):
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
         return ""
-    found = re.search(r"^VERSION_CODENAME=\"?(\w+)", text, re.MULTILINE)
-    return found.group(1) if found else "sid"
+    return release.get("VERSION_CODENAME", "sid") if release["ID"] == "debian" else ""
 
 
 def _require_debootstrap() -> None:
@@ -142,26 +131,14 @@ def _require_debootstrap() -> None:
             "Building a broker tree needs root (debootstrap and chroot). Run it as root, or test against one broker: "
             "pytest --rabbitmq system."
         )
-    if shutil.which("debootstrap"):
-        return
-    if not shutil.which("apt-get"):
-        raise PrivateServerError(
-            "Building a broker tree needs debootstrap, and there is no apt-get to install it with."
-        )
-    _print("installing debootstrap")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "-y", "--no-install-recommends", "debootstrap"]
-    if subprocess.run(install, env=environment, capture_output=True, check=False).returncode:
-        subprocess.run(["apt-get", "update"], env=environment, capture_output=True, check=False)
-        done = subprocess.run(install, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise PrivateServerError(f"apt-get install debootstrap failed:\n{done.stdout}{done.stderr}")
+    if not shutil.which("debootstrap"):
+        raise PrivateServerError("Building a broker tree needs debootstrap: `make test-brokers` installs it.")
 
 
 def _build_one(version: str, directory: Path) -> None:
     suite, started = SUITES[version], time.monotonic()
     mirror = debian_mirror()
-    _print(f"RabbitMQ {version}: building {directory / version} from Debian {suite} ...")
+    print(f"RabbitMQ {version}: building {directory / version} from Debian {suite} ...")
     partial = Path(tempfile.mkdtemp(prefix=f".{version}-", dir=directory))
     partial.chmod(0o755)
     log = directory / f"{version}.log"
@@ -185,7 +162,7 @@ def _build_one(version: str, directory: Path) -> None:
         partial.rename(directory / version)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    _print(f"RabbitMQ {version}: built in {time.monotonic() - started:.0f} s")
+    print(f"RabbitMQ {version}: built in {time.monotonic() - started:.0f} s")
 
 
 def _with_apt_proxy() -> dict[str, str]:
@@ -202,27 +179,18 @@ def _output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-def _print(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.brokers.trees", description=__doc__)
-    parser.add_argument("action", choices=["build", "where"], help="build what is missing, or print the folder")
+    parser.add_argument("action", choices=["build"], help="build what is missing")
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of {', '.join(SUITES)} (default: all)")
     parser.add_argument("--dir", type=Path, default=default_directory(), help="the folder (default: %(default)s)")
     options = parser.parse_args(arguments)
     if unknown := set(options.versions) - set(SUITES):
         parser.error(f"unknown RabbitMQ version {', '.join(sorted(unknown))}: expected {', '.join(SUITES)}")
-    if options.action == "where":
-        _print(str(options.dir))
-        return 0
     try:
         build(options.versions or list(SUITES), options.dir.absolute())
     except PrivateServerError as error:
-        sys.stderr.write(f"{error}\n")
+        print(error, file=sys.stderr)
         return 1
     return 0
 

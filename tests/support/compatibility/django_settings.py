@@ -1,7 +1,5 @@
 """Django settings of the shop beside django-celery-results and django-celery-beat."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

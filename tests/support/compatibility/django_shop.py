@@ -1,7 +1,5 @@
 """The shop with Django's database as result backend: its tables, and each state that a result has had."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -31,10 +29,7 @@ connection.close()
 """
 DJANGO = Product(
     before=BEFORE,
-    environ=(
-        ("DJANGO_SETTINGS_MODULE", "tests.support.compatibility.django_settings"),
-        ("SHOP_BACKEND", "django-db"),
-    ),
+    environ=(("DJANGO_SETTINGS_MODULE", "tests.support.compatibility.django_settings"), ("SHOP_BACKEND", "django-db")),
 )
 
 

@@ -1,7 +1,5 @@
 """The same calls with Celery's own retries and with those of this package, in processes that import a product."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -18,7 +16,6 @@ from tests.support.waiting import BUSY, wait_for
 
 PAGE = ROOT / "docs/reference/compatibility.md"
 SHOP = "tests.support.compatibility.shop"
-PUBLISHER = "tests.support.compatibility.publisher"
 KINDS = ("stock", "retryable")
 #: Seconds between two attempts; `shop` has the same.
 WAIT = 0.2
@@ -26,17 +23,14 @@ WAIT = 0.2
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt as a product has reported it."""
-
     task: str
     status: str
     trace: Any
     parent: Any
 
 
-def statuses(attempts: Iterable[Attempt]) -> list[tuple[str, str]]:
-    """Task and status of each attempt, sorted by task; those of a task are in their order."""
-    return sorted(((each.task, each.status) for each in attempts), key=lambda found: found[0])
+def has_last(attempts: Iterable[Attempt]) -> bool:
+    return any(each.task == "last" for each in attempts)
 
 
 def parents(attempts: Iterable[Attempt], task: str) -> int:
@@ -44,7 +38,17 @@ def parents(attempts: Iterable[Attempt], task: str) -> int:
     return len({each.parent for each in attempts if each.task == task})
 
 
-def assert_one_trace_for_each_call(attempts: list[Attempt]) -> None:
+def assert_same(stock: list[Attempt], ours: list[Attempt], fails: list[str]) -> None:
+    """Check that attempts have the status and the trace of stock Celery's; ``fails``: the statuses of that task."""
+    by_task = [sorted(found, key=lambda each: each.task) for found in (stock, ours)]  # those of a task in their order
+    first, second = ([(each.task, each.status) for each in found] for found in by_task)
+    assert second == first
+    assert [status for task, status in second if task == "fails"] == fails
+    for attempts in (stock, ours):
+        _assert_one_trace_for_each_call(attempts)
+
+
+def _assert_one_trace_for_each_call(attempts: list[Attempt]) -> None:
     """Fail unless all attempts of a call are in the trace of its publisher, and a called task in that of its caller."""
     by_task = {each.task: {other.trace for other in attempts if other.task == each.task} for each in attempts}
     assert {task: len(traces) for task, traces in by_task.items() if task != "succeeds"} == dict.fromkeys(
@@ -68,17 +72,14 @@ class Play:
 
     @property
     def log(self) -> str:
-        """The worker's output."""
         return self.read("worker.log")
 
     @property
     def results(self) -> dict[str, dict[str, str]]:
-        """Id, state and result of each call."""
         found: dict[str, dict[str, str]] = json.loads(self.read("results.json"))
         return found
 
     def id(self, name: str) -> str:
-        """The id of the task of a call."""
         return self.results[name]["id"]
 
     def lines(self, name: str = "reported.jsonl") -> list[Any]:
@@ -155,7 +156,7 @@ def play(
             environ = environ_of(product, kind, inside, broker, backend)
             workers[kind] = start_worker(environ, inside)
             stack.callback(workers[kind].close)
-            publishers[kind] = start(environ, inside, "publisher", PUBLISHER)
+            publishers[kind] = start(environ, inside, "publisher", SHOP)
             stack.callback(publishers[kind].close)
         for kind in KINDS:
             now = Play(kind, folder / kind)

@@ -1,9 +1,14 @@
-"""The app of `plays`: the same tasks, on Celery's `Task` or on `RetryableTask`, in a worker and in a publisher."""
+"""The app of `plays`: the same tasks, on Celery's `Task` or on `RetryableTask`, in a worker and in a publisher.
 
-from __future__ import annotations
+``python -m tests.support.compatibility.shop`` calls each task, waits for its end before the next, and writes the
+results to ``results.json``.
+"""
 
+import json
 import os
+from contextlib import nullcontext
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 # First, as in a project: some products patch Celery when they are imported, or before it is.
@@ -14,6 +19,7 @@ from celery import Celery  # noqa: E402
 
 import celery_rmq_delay  # noqa: E402
 from celery_rmq_delay import RetryableTask  # noqa: E402
+from tests.support.waiting import wait_for  # noqa: E402
 
 WAIT = 0.2
 RETRIES = 2
@@ -58,13 +64,11 @@ def task(function: Any) -> Any:
 
 @task
 def succeeds(self: Any) -> str:
-    """Succeed at once."""
     return "at once"
 
 
 @task
 def recovers(self: Any) -> str:
-    """Fail once."""
     if self.request.retries == 0:
         raise Boom("not yet")
     return "recovered"
@@ -78,7 +82,6 @@ def fails(self: Any) -> None:
 
 @task
 def gives_up(self: Any) -> None:
-    """Fail for good at once."""
     raise Hopeless("no card will do")
 
 
@@ -111,3 +114,18 @@ def calls(self: Any) -> str:
 def last(self: Any) -> None:
     """Fail for good, so that each product reports it: then it has reported all earlier attempts."""
     raise Hopeless("the last one")
+
+
+def publish() -> None:
+    found = {}
+    publishing = getattr(import_module("after_product"), "publishing", nullcontext)
+    for each in (succeeds, recovers, fails, gives_up, asks, changes, calls, last):
+        with publishing(each.name):
+            result = each.delay()
+        wait_for(result.ready, f"the end of {each.name}")
+        found[each.name] = {"id": result.id, "state": result.state, "result": repr(result.result)}
+    Path(os.environ["SHOP_FOLDER"], "results.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    publish()

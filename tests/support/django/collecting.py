@@ -28,7 +28,7 @@ from celery_rmq_delay.contrib.django.collecting.status import Health, Status
 from celery_rmq_delay.events.queue import declare_events
 from celery_rmq_delay.events.schema import Event
 from tests.support import ROOT
-from tests.support.background import as_a_background_job
+from tests.support.processes import as_a_background_job
 from tests.support.waiting import SECONDS
 
 PROJECT = ROOT / "example_django_project"

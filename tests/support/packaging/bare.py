@@ -1,7 +1,5 @@
 """An environment with the built wheel and the core's dependencies, made without a package index."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -20,8 +18,6 @@ from tests.support.waiting import SECONDS
 
 @dataclass(frozen=True)
 class Built:
-    """The distributions of a release."""
-
     wheel: Path
     sdist: Path
 
@@ -35,7 +31,6 @@ def build(folder: Path) -> Built:
 
 
 def found_in(folder: Path) -> Built:
-    """Return the distributions in a folder."""
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return Built(wheel, sdist)
 
@@ -61,7 +56,6 @@ class Environment:
         )
 
     def variables(self, **more: str) -> dict[str, str]:
-        """Return the environment variables of its processes."""
         return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | more
 
 
@@ -113,7 +107,6 @@ def installed_extras() -> set[str]:
 
 
 def with_dependencies(names: Iterable[str]) -> Iterator[Distribution]:
-    """Return installed distributions and their requirements."""
     for name in names:
         found = distribution(name)
         yield found

@@ -3,8 +3,6 @@
 Lines with an expected error ignore its code; `mypy --strict` reports ignores without an error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -28,13 +26,7 @@ from celery_rmq_delay import (
 from celery_rmq_delay.amqp.objects import Binding, Exchange, Objects, Queue
 from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.events.schema import Event
-from celery_rmq_delay.testing import (
-    BrokerLadder,
-    LadderClock,
-    MemoryLadder,
-    PrivateBroker,
-    TaskStory,
-)
+from celery_rmq_delay.testing import BrokerLadder, LadderClock, MemoryLadder, PrivateBroker, TaskStory
 from celery_rmq_delay.testing import exhausted as assert_exhausted
 from celery_rmq_delay.testing import parked as assert_parked
 from celery_rmq_delay.testing import recovered as assert_recovered

@@ -1,7 +1,5 @@
 """Fixtures of PostgreSQL and Redis: a pytest plugin."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

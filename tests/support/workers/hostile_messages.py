@@ -1,7 +1,5 @@
 """Messages of hostile or broken publishers. Each has to end in the exhausted queue."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import pickle
@@ -62,7 +60,6 @@ def task(**headers: Any) -> amqp.Message:
 
 
 def first(**content: Any) -> amqp.Message:
-    """Return a message of Celery's protocol 1."""
     content = {"args": [next(_NUMBERS)], "kwargs": {}, **content}
     return amqp.Message(json.dumps(content), content_type="application/json", content_encoding="utf-8")
 

@@ -1,14 +1,14 @@
 """Workers of an app on a vhost of its own, and the attempts of their tasks."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import amqp
 import pytest
@@ -20,9 +20,11 @@ from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.operations.parked import release
+from tests.support.brokers.proxy import Proxy, elsewhere
+from tests.support.corpus import slow
 from tests.support.losses import Losses
 from tests.support.waiting import wait_for
-from tests.support.workers.nodes import Worker, WorkerProcess
+from tests.support.workers.nodes import Worker
 from tests.support.workers.project import Config, make_app
 
 #: Type of queue and pool. Pools and queue types are independent: the quick form has each once, the whole one all pairs.
@@ -30,12 +32,14 @@ SETUPS = (
     pytest.param("quorum", "prefork", marks=pytest.mark.brokers),
     ("classic", "threads"),
     pytest.param("classic", "prefork", marks=[pytest.mark.brokers, pytest.mark.slow]),
-    *(pytest.param("quorum", pool, marks=pytest.mark.slow) for pool in ("gevent", "threads", "solo")),
-    *(pytest.param("classic", pool, marks=pytest.mark.slow) for pool in ("gevent", "solo")),
+    *(slow("quorum", pool) for pool in ("gevent", "threads", "solo")),
+    *(slow("classic", pool) for pool in ("gevent", "solo")),
 )
 #: Seconds: the default unit of exact delays.
 UNIT = 0.5
 TIERS = ["300ms", "600ms", "900ms"]
+#: The counts of a lab's queues when no message is left.
+EMPTY = {"shop": 0, "shop.quarantine": 0, "rmq_delay.exhausted": 0}
 
 
 class Lab:
@@ -62,19 +66,11 @@ class Lab:
     ) -> Worker:
         """Start a worker; one that is not ``quiet`` exchanges events with the others."""
         name = f"w{next(self._names)}"
-        arguments = (
-            *(("--without-mingle", "--without-gossip") if quiet else ()),
-            "--pool",
-            pool,
-            "--concurrency",
-            str(concurrency),
-            "--queues",
-            "shop",
-            *options,
-        )
-        worker = Worker(WorkerProcess(config or self.config, self.folder, name, arguments), self.app)  # type: ignore[arg-type]
+        alone = ("--without-mingle", "--without-gossip") if quiet else ()
+        arguments = (*alone, "--pool", pool, "--concurrency", str(concurrency), "--queues", "shop", *options)
+        worker = Worker(config or self.config, self.folder, name, arguments)
         self.workers.append(worker)
-        worker.ready()
+        worker.start_ready()
         return worker
 
     def task(self, name: str) -> Any:
@@ -84,6 +80,10 @@ class Lab:
         lines = [json.loads(line) for line in self.redis.lrange(self.config.attempts, 0, -1)]
         return [line for line in lines if task_id is None or line["id"] == task_id]
 
+    def waits(self, task_id: str) -> list[float]:
+        times = [attempt["at"] for attempt in self.attempts(task_id)]
+        return [after - before for before, after in itertools.pairwise(times)]
+
     def noted(self, what: str) -> list[Any]:
         return [json.loads(line) for line in self.redis.lrange(f"{self.config.attempts}:{what}", 0, -1)]
 
@@ -92,7 +92,6 @@ class Lab:
         self.redis.rpush(f"{self.config.attempts}:gate", *["open"] * times)
 
     def release(self, task_id: str) -> None:
-        """Let a parked task come back at once."""
         with self.app.connection_for_write() as connection:
             found = release(connection, plans(connection, state_of(self.app)), task_ids=[task_id])
         assert found.released == [task_id], found
@@ -105,11 +104,9 @@ class Lab:
         return self.counts(queue)[queue] or 0
 
     def delay_queue(self, tier_index: int, ttl_ms: int, queue: str = "shop") -> str:
-        """Return the name of a delay queue."""
         return state_of(self.app).delay_queue(queue, tier_index, ttl_ms)
 
     def take(self, queue: str) -> list[amqp.Message]:
-        """Take all messages of a queue."""
         found = []
         with self.app.connection_for_read() as connection:
             channel = connection.channel()
@@ -117,18 +114,27 @@ class Lab:
                 found.append(message)
         return found
 
+    def declare(self, arguments: dict[str, Any] | None = None) -> None:
+        """Declare the queue as an app without this package does."""
+        with self.app.connection_for_write() as connection:
+            connection.channel().queue_declare("shop", durable=True, auto_delete=False, arguments=arguments)
+
+    def delete(self, queue: str) -> None:
+        with self.app.connection_for_write() as connection:
+            connection.channel().queue_delete(queue)
+
     def parked(self) -> int:
-        delays = [name for _, _, queue in self._tiers() for name in [queue.name]]
+        plan = state_of(self.app).plan("shop", reason_routing=True)
+        delays = [queue.name for _, _, queue in plan.delay_queues(plan.ladders.values())]
         return sum(count or 0 for count in self.counts(*delays).values())
 
-    def _tiers(self) -> list[Any]:
-        plan = self.app._rmq_delay.plan("shop", reason_routing=True)
-        return plan.delay_queues(plan.ladders.values())
+    def nothing_left(self) -> bool:
+        return self.counts(*EMPTY) == EMPTY and not self.parked()
 
     def reset(self, losses: Losses) -> None:
         """Remove leftovers of a passed test: attempts, exhausted messages, an ended worker."""
         for worker in self.lost(losses):
-            worker.container.restart()
+            worker.restart()
         for what in ("", ":hooks", ":errbacks", ":recovered"):
             self.redis.delete(f"{self.config.attempts}{what}")
         self.take("rmq_delay.exhausted")
@@ -142,9 +148,8 @@ class Lab:
 
     def close(self) -> None:
         for worker in self.workers:
-            worker.container.end()
-        keys = self.redis.keys(f"{self.config.attempts}*")
-        if keys:
+            worker.end()
+        if keys := self.redis.keys(f"{self.config.attempts}*"):
             self.redis.delete(*keys)
         self.redis.close()
         self.app.pool.force_close_all()  # that of all apps of this broker
@@ -166,6 +171,13 @@ def close_results(app: Celery) -> None:
         app.backend.result_consumer.stop()
         app.backend.result_consumer._pubsub = None  # results deleted later would open a connection to unsubscribe
         app.backend.client.connection_pool.disconnect()
+
+
+@contextmanager
+def proxied(lab: Lab) -> Iterator[tuple[Proxy, Config]]:
+    """Yield a proxy before the broker, and the lab's settings with it."""
+    with Proxy(urlsplit(lab.config.broker).port or 5672) as proxy:
+        yield proxy, replace(lab.config, broker=elsewhere(lab.config.broker, proxy.port))
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """The tasks of the matrix, one for each end of an attempt and each option, with the outcome in the table."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os
@@ -44,7 +42,7 @@ class Outcome:
 
     act: Callable[[Any, int], Any]
     ends: Callable[[int, int], End]
-    options: dict[str, Any]
+    options: dict[str, Any] = field(default_factory=dict)
     #: The pools that support it; None is any.
     pools: tuple[str, ...] | None = None
     #: Whether it calls ``retry`` itself, so that ``retry_kwargs`` are ignored, and its own limit.
@@ -165,18 +163,14 @@ def take_nothing() -> None:
 
 
 class AwayBackend(DisabledBackend):
-    """A result backend that is away at the end of a task."""
+    """A result backend that is away when it is to store one of these states."""
+
+    def __init__(self, *states: str) -> None:
+        super().__init__(celery.Celery("away", set_as_current=False))
+        self.states = states
 
     def store_result(self, task_id: Any, result: Any, state: Any, *_: Any, **__: Any) -> None:
-        if state in ("SUCCESS", "FAILURE"):
-            raise ConnectionError(f"The result backend is away: {state} of {task_id}")
-
-
-class AwayAtStart(DisabledBackend):
-    """A result backend that is away at the start of a task."""
-
-    def store_result(self, task_id: Any, result: Any, state: Any, *_: Any, **__: Any) -> None:
-        if state == "STARTED":
+        if state in self.states:
             raise ConnectionError(f"The result backend is away: {state} of {task_id}")
 
 
@@ -208,60 +202,57 @@ class Sealed(BaseException):
 
 #: The name of an errback that takes no argument.
 ERRBACK = "matrix: an errback without arguments"
-AWAY = AwayBackend(celery.Celery("away", set_as_current=False))
-AWAY_AT_START = AwayAtStart(celery.Celery("away at start", set_as_current=False))
+AWAY, AWAY_AT_START = AwayBackend("SUCCESS", "FAILURE"), AwayBackend("STARTED")
 
 OUTCOMES = {
-    "succeeds": Outcome(lambda _task, _run: "done", always(End.SUCCEEDED), {}),
-    "fails once": Outcome(fail_once, first(End.RETRIED), {}),
-    "fails": Outcome(fail, always(End.RETRIED), {}),
-    "runs out of memory": Outcome(raising(lambda: MemoryError("no more"), once=False), always(End.RETRIED), {}),
+    "succeeds": Outcome(lambda _task, _run: "done", always(End.SUCCEEDED)),
+    "fails once": Outcome(fail_once, first(End.RETRIED)),
+    "fails": Outcome(fail, always(End.RETRIED)),
+    "runs out of memory": Outcome(raising(lambda: MemoryError("no more"), once=False), always(End.RETRIED)),
     "gives up": Outcome(give_up, always(End.FAILED), {"give_up_on": (LookupError,)}),
     "fails otherwise": Outcome(fail, always(End.FAILED), {"autoretry_for": (OSError,)}),
-    "retries with a countdown": Outcome(retry_with(countdown=0.5), first(End.RETRIED), {}, asks=True),
-    "retries with arguments": Outcome(retry_with(kwargs={"changed": True}), first(End.RETRIED), {}, asks=True),
-    "retries in another queue": Outcome(retry_with(queue="other"), first(End.RETRIED), {}, asks=True),
-    "retries and goes on": Outcome(retry_with(throw=False), first(End.RETRIED), {}, asks=True),
+    "retries with a countdown": Outcome(retry_with(countdown=0.5), first(End.RETRIED), asks=True),
+    "retries with arguments": Outcome(retry_with(kwargs={"changed": True}), first(End.RETRIED), asks=True),
+    "retries in another queue": Outcome(retry_with(queue="other"), first(End.RETRIED), asks=True),
+    "retries and goes on": Outcome(retry_with(throw=False), first(End.RETRIED), asks=True),
     "retries up to a limit": Outcome(
-        retry_with(once=False, max_retries=1), always(End.RETRIED), {}, asks=True, asked_limit=1
+        retry_with(once=False, max_retries=1), always(End.RETRIED), asks=True, asked_limit=1
     ),
-    "raises Retry": Outcome(raising(Retry), first(End.RETRIED), {}, asks=True),
-    "raises Retry always": Outcome(raising(Retry, once=False), always(End.RETRIED), {}, asks=True),
-    "requeues": Outcome(requeue_once, lambda _retries, runs: End.SUCCEEDED if runs else End.REQUEUED, {}),
-    "rejects": Outcome(raising(lambda: Reject("no")), first(End.REJECTED), {}),
-    "rejects always": Outcome(raising(lambda: Reject(OSError("no")), once=False), always(End.REJECTED), {}),
-    "ignores": Outcome(raising(Ignore), first(End.IGNORED), {}),
-    "is revoked": Outcome(fail, always(End.REVOKED), {}, revoked="before it is sent", runs=False),
-    "is terminated": Outcome(sleep, always(End.REVOKED), {}, ("prefork",), revoked="while it runs"),
+    "raises Retry": Outcome(raising(Retry), first(End.RETRIED), asks=True),
+    "raises Retry always": Outcome(raising(Retry, once=False), always(End.RETRIED), asks=True),
+    "requeues": Outcome(requeue_once, lambda _retries, runs: End.SUCCEEDED if runs else End.REQUEUED),
+    "rejects": Outcome(raising(lambda: Reject("no")), first(End.REJECTED)),
+    "rejects always": Outcome(raising(lambda: Reject(OSError("no")), once=False), always(End.REJECTED)),
+    "ignores": Outcome(raising(Ignore), first(End.IGNORED)),
+    "is revoked": Outcome(fail, always(End.REVOKED), revoked="before it is sent", runs=False),
+    "is terminated": Outcome(sleep, always(End.REVOKED), pools=("prefork",), revoked="while it runs"),
     "has expired": Outcome(
-        fail, always(End.EXPIRED), {}, call={"expires": datetime.now(timezone.utc) - timedelta(days=1)}, runs=False
+        fail, always(End.EXPIRED), call={"expires": datetime.now(timezone.utc) - timedelta(days=1)}, runs=False
     ),
     "runs out of memory for good": Outcome(
         raising(lambda: MemoryError("no more")), always(End.FAILED), {"autoretry_for": ()}
     ),
-    "is cancelled": Outcome(raising(asyncio.CancelledError), first(End.LOST), {}),
-    "is interrupted": Outcome(raising(KeyboardInterrupt), first(End.LOST), {}),
-    "panics": Outcome(raising(lambda: Panic("an extension panics")), first(End.LOST), {}),
-    "raises what cannot be inspected": Outcome(raising(Sealed), first(End.LOST), {}),
+    "is cancelled": Outcome(raising(asyncio.CancelledError), first(End.LOST)),
+    "is interrupted": Outcome(raising(KeyboardInterrupt), first(End.LOST)),
+    "panics": Outcome(raising(lambda: Panic("an extension panics")), first(End.LOST)),
+    "raises what cannot be inspected": Outcome(raising(Sealed), first(End.LOST)),
     "has an on_retry that panics": Outcome(fail_once, first(End.RETRIED), {"on_retry": panicking_hook}),
     "has an on_retry that panics after a retry with a countdown": Outcome(
         retry_with(countdown=0.5), first(End.RETRIED), {"on_retry": panicking_hook}, asks=True
     ),
     "has a receiver of task_retry that panics": Outcome(
-        retry_with(countdown=0.5), first(End.RETRIED), {}, asks=True, panics_at=signals.task_retry
+        retry_with(countdown=0.5), first(End.RETRIED), asks=True, panics_at=signals.task_retry
     ),
-    "has a receiver of task_failure that panics": Outcome(
-        fail, always(End.RETRIED), {}, panics_at=signals.task_failure
-    ),
+    "has a receiver of task_failure that panics": Outcome(fail, always(End.RETRIED), panics_at=signals.task_failure),
     "has an on_failure that panics": Outcome(fail, always(End.RETRIED), {"on_failure": panicking_hook}),
-    "panics always": Outcome(raising(GeneratorExit, once=False), always(End.LOST), {}),
-    "leaks a timeout": Outcome(leak_a_timeout, first(End.LOST), {}, ("gevent",)),
-    "leaks a timeout within a limit": Outcome(leak_a_timeout, first(End.LOST), {"time_limit": 30}, ("gevent",)),
-    "ends its greenlet": Outcome(end_itself, first(End.LOST), {}, ("gevent",)),
+    "panics always": Outcome(raising(GeneratorExit, once=False), always(End.LOST)),
+    "leaks a timeout": Outcome(leak_a_timeout, first(End.LOST), pools=("gevent",)),
+    "leaks a timeout within a limit": Outcome(leak_a_timeout, first(End.LOST), {"time_limit": 30}, pools=("gevent",)),
+    "ends its greenlet": Outcome(end_itself, first(End.LOST), pools=("gevent",)),
     "has a broken on_failure": Outcome(fail, always(End.RETRIED), {"on_failure": broken_hook}),
     "has a broken on_retry": Outcome(fail_once, first(End.RETRIED), {"on_retry": broken_hook}),
     "has an impossible errback": Outcome(
-        fail, always(End.RETRIED), {}, call={"link_error": celery.signature(ERRBACK, args=("too", "many"))}
+        fail, always(End.RETRIED), call={"link_error": celery.signature(ERRBACK, args=("too", "many"))}
     ),
     "succeeds without a backend": Outcome(
         lambda _task, _run: "done", always(End.FAILED), {"backend": AWAY, "ignore_result": False}, stores=False
@@ -275,11 +266,11 @@ OUTCOMES = {
     "fails without a backend": Outcome(
         fail, always(End.RETRIED), {"backend": AWAY, "ignore_result": False}, stores=False
     ),
-    "leaves": Outcome(leave, first(End.LOST), {}, repeats=True),
-    "overruns softly": Outcome(overrun, first(End.RETRIED), {"soft_time_limit": 1}, ("prefork",)),
-    "overruns": Outcome(overrun, first(End.LOST), {"time_limit": 1}, ("prefork", "gevent")),
-    "overruns after a timeout": Outcome(overrun_late, first(End.LOST), {"time_limit": 1}, ("gevent",)),
-    "loses its process": Outcome(kill_child, first(End.LOST), {}, ("prefork",), repeats=True),
+    "leaves": Outcome(leave, first(End.LOST), repeats=True),
+    "overruns softly": Outcome(overrun, first(End.RETRIED), {"soft_time_limit": 1}, pools=("prefork",)),
+    "overruns": Outcome(overrun, first(End.LOST), {"time_limit": 1}, pools=("prefork", "gevent")),
+    "overruns after a timeout": Outcome(overrun_late, first(End.LOST), {"time_limit": 1}, pools=("gevent",)),
+    "loses its process": Outcome(kill_child, first(End.LOST), pools=("prefork",), repeats=True),
 }
 
 
@@ -299,7 +290,7 @@ def register(
     ``count`` returns how often it was called before for a task id; ``wait`` waits at the gate.
     """
     app.task(name=ERRBACK, shared=False)(take_nothing)
-    gated = Outcome(lambda _task, _run: wait(), always(End.SUCCEEDED), {})
+    gated = Outcome(lambda _task, _run: wait(), always(End.SUCCEEDED))
     outcomes = {**OUTCOMES, AT_THE_GATE: gated}
     for outcome, option in itertools.product(outcomes, OPTIONS):
         found = outcomes[outcome]

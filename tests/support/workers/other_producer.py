@@ -1,7 +1,5 @@
 """A producer that uses Celery's protocol without this package."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from typing import Any

@@ -1,7 +1,5 @@
 """A Celery worker process that is forked from a process that has imported Celery."""
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing
 import os
@@ -60,7 +58,6 @@ class Program:
             return self._process.exitcode
 
     def wait(self, seconds: float) -> int:
-        """Wait for its end and return its exit code."""
         ended = connection.wait([self._process.sentinel], seconds)
         assert ended, f"process {self.pid} still runs after {seconds:g} s"
         with self._one_at_a_time:

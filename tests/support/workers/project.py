@@ -3,8 +3,6 @@
 Every attempt adds a line in Redis with the times of its begin and end, wherever it ran.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -101,14 +99,20 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
     def wait_at_the_gate() -> None:
         store.blpop([f"{attempts}:gate"])
 
+    def fail_until(task: Any, times: int, text: str = "not yet") -> None:
+        if task.request.retries < times:
+            raise Boom(text)
+
+    def hook(name: str) -> Any:
+        def noted(_task: Any, exc: Exception, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+            store.rpush(f"{attempts}:hooks", json.dumps([name, task_id, repr(exc), str(einfo)[-200:]]))
+
+        return noted
+
     class Noted(RetryableTask):
         abstract = True
 
-        def on_retry(self, exc: Exception, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-            store.rpush(f"{attempts}:hooks", json.dumps(["on_retry", task_id, repr(exc), str(einfo)[-200:]]))
-
-        def on_failure(self, exc: Exception, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-            store.rpush(f"{attempts}:hooks", json.dumps(["on_failure", task_id, repr(exc), str(einfo)[-200:]]))
+        on_retry, on_failure = hook("on_retry"), hook("on_failure")
 
     def task(**options: Any) -> Any:
         return app.task(base=Noted, bind=True, shared=False, **options)
@@ -129,8 +133,7 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
     def watched(self: Any) -> int:
         """Fail once, with a request class of its own."""
         note(self)
-        if self.request.retries == 0:
-            raise Boom("once")
+        fail_until(self, 1, "once")
         return int(self.request.retries)
 
     class Broken(RetryableRequest):
@@ -144,10 +147,8 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
     @task(name="sampled")
     def sampled(self: Any) -> None:
         """Fail once; note only times."""
-        if self.request.retries == 0:
-            store.rpush(attempts, f"{self.request.id} 0 {time.time()}")
-            raise Boom("once")
         store.rpush(attempts, f"{self.request.id} {self.request.retries} {time.time()}")
+        fail_until(self, 1, "once")
 
     @task(name="travels")
     def travels(self: Any, times: int, countdown: float | None = None) -> None:
@@ -162,8 +163,7 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
     def coin(self: Any, fate: int) -> str:
         """Fail ``fate`` times, slowly enough to be killed."""
         time.sleep(0.005)
-        if self.request.retries < fate:
-            raise Boom(f"attempt {self.request.retries}")
+        fail_until(self, fate, f"attempt {self.request.retries}")
         store.sadd(f"{attempts}:recovered", self.request.id)
         return "done"
 
@@ -177,15 +177,13 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
     @task(name="priority")
     def priority(self: Any) -> list[int]:
         note(self)
-        if self.request.retries < 1:
-            raise Boom("not yet")
+        fail_until(self, 1)
         return [self.request.delivery_info["priority"], self.request.retries]
 
     @task(name="total")
     def total(self: Any, numbers: list[int]) -> int:
         note(self)
-        if self.request.retries < 1:
-            raise Boom("not yet")
+        fail_until(self, 1)
         return sum(numbers)
 
     @task(name="gives_up", give_up_on=(Hopeless,))
@@ -209,10 +207,10 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
         raise Boom("own")
 
     @task(name="explicit")
-    def explicit(self: Any, countdown: float) -> None:
+    def explicit(self: Any, countdown: Any = None, **options: Any) -> None:
         note(self)
         if self.request.retries == 0:
-            raise self.retry(countdown=countdown)
+            raise self.retry(countdown=countdown, **options)
 
     @task(name="waits_then_retries")
     def waits_then_retries(self: Any, countdown: float) -> None:
@@ -240,7 +238,6 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
 
     @task(name="waits_with")
     def waits_with(self: Any, n: int, countdown: float) -> int:
-        """Retry once with another argument and a countdown."""
         note(self, n=n)
         if n < 1:
             raise self.retry(args=(n + 1, countdown), countdown=countdown)
@@ -248,17 +245,10 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
 
     @app.task(name="plain", shared=False, bind=True)
     def plain(self: Any, countdown: float) -> str:
-        """A task of Celery's own class, which retries once."""
         note(self)
         if self.request.retries == 0:
             raise self.retry(countdown=countdown)
         return "plain"
-
-    @task(name="bounces")
-    def bounces(self: Any) -> None:
-        """Retry with an exchange, which names no queue."""
-        note(self)
-        raise self.retry(exchange="somewhere", routing_key="else")
 
     @task(name="counts_up")
     def counts_up(self: Any, n: int) -> int:
@@ -266,13 +256,6 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
         if n < 2:
             raise self.retry(args=(n + 1,))
         return n
-
-    @task(name="moves")
-    def moves(self: Any, queue: str) -> str:
-        note(self)
-        if self.request.retries == 0:
-            raise self.retry(queue=queue)
-        return "moved"
 
     class Publishes(Noted):
         """Publishes with a producer and a delay of its own, whatever its caller passes."""
@@ -302,8 +285,7 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
     @task(name="backs_off", retry_backoff=1, retry_jitter=False)
     def backs_off(self: Any) -> None:
         note(self)
-        if self.request.retries < 2:
-            raise Boom("backoff")
+        fail_until(self, 2)
 
     @task(name="limited", max_retries=1)
     def limited(self: Any) -> None:
@@ -314,8 +296,7 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
     def sleeps(self: Any, seconds: float, fail: int = 0) -> str:
         note(self)
         time.sleep(seconds)
-        if self.request.retries < fail:
-            raise Boom("slept")
+        fail_until(self, fail)
         return "slept"
 
     @task(name="gated")
@@ -323,23 +304,17 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
         """Run until the test opens the gate, and then fail, the first ``fail`` times."""
         note(self)
         wait_at_the_gate()
-        if self.request.retries < fail:
-            raise Boom("behind the gate")
+        fail_until(self, fail)
         return "passed"
 
-    @task(name="overruns", time_limit=1)
     def overruns(self: Any) -> str:
         note(self)
         if self.request.retries == 0:
             time.sleep(60)
         return "in time"
 
-    @task(name="soft", soft_time_limit=1)
-    def soft(self: Any) -> str:
-        note(self)
-        if self.request.retries == 0:
-            time.sleep(60)
-        return "in time"
+    task(name="overruns", time_limit=1)(overruns)
+    task(name="soft", soft_time_limit=1)(overruns)
 
     @task(name="kills_child")
     def kills_child(self: Any, times: int) -> str:
@@ -362,8 +337,7 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
     def kills_worker(self: Any, first: int = 0) -> None:
         """Kill the whole worker, as an out-of-memory kill of its group does, from attempt ``first`` on."""
         note(self)
-        if self.request.retries < first:
-            raise Boom("before it kills")
+        fail_until(self, first)
         os.killpg(os.getsid(0), signal.SIGKILL)
 
     @task(name="healthy")
@@ -376,8 +350,7 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
     def passes_on(self: Any, queues: list[str]) -> None:
         """Call a task for each of the queues, with the headers that this one sees; at the second attempt."""
         note(self, headers=self.request.headers)
-        if self.request.retries == 0:
-            raise Boom("not yet")
+        fail_until(self, 1)
         for queue in queues:
             healthy.apply_async((1,), queue=queue, headers=self.request.headers)
 
@@ -405,7 +378,7 @@ def kill_after(kind: str, store: redis.Redis, key: str) -> None:
             if store.set(key, 1, nx=True):
                 os.killpg(os.getsid(0), signal.SIGKILL)
 
-    Reporter.emit = emit_and_die  # type: ignore[method-assign]
+    Reporter.emit = emit_and_die
 
 
 if VARIABLE in os.environ:

@@ -1,7 +1,5 @@
 """Users of a broker with the permissions that `docs/explanation/security.md` gives to each role."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from typing import NamedTuple
@@ -28,7 +26,6 @@ NO_LEVELS = Permissions(".*", r"^(?!.*\.levels\.).*$", ".*")
 
 
 def roles() -> dict[str, Permissions]:
-    """Return the table of the page."""
     found = {}
     for line in PAGE.read_text().splitlines():
         if row := re.fullmatch(r"\| (\w[\w ]*) \| `(.*?)` \| `(.*?)` \| `(.*?)` \|", line):

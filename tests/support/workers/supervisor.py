@@ -25,13 +25,13 @@ class Supervisor:
             for worker in self.workers:
                 if worker.exited:
                     self.restarts += 1
-                    worker.container.start()
+                    worker.start()
 
     def kill(self, worker: Worker) -> None:
         """Kill a worker that runs, and wait until it is started again: so that two kills never hit the same process."""
         wait_for(lambda: not worker.exited, "a worker that runs")
         before = self.restarts
-        worker.kill("SIGKILL")
+        worker.kill()
         wait_for(lambda: self.restarts > before, "the worker's next start")
 
     def __enter__(self) -> Supervisor:
@@ -41,6 +41,21 @@ class Supervisor:
     def __exit__(self, *_: Any) -> None:
         self._stop.set()
         self._thread.join()
+
+
+def ends_of_coins(lab: Lab, sent: dict[str, int]) -> set[str]:
+    """Wait until each of the tasks `coin` has recovered or is exhausted; return the exhausted ones."""
+    recovered = f"{lab.config.attempts}:recovered"
+
+    def are_all_done() -> bool:
+        done = lab.count("rmq_delay.exhausted") + int(lab.redis.scard(recovered))
+        return not any(lab.counts("shop", "shop.quarantine").values()) and not lab.parked() and done >= len(sent)
+
+    wait_for(are_all_done, "every task recovered or exhausted")
+    exhausted = {message.headers["id"] for message in lab.take("rmq_delay.exhausted")}
+    assert exhausted | {member.decode() for member in lab.redis.smembers(recovered)} == set(sent)
+    assert {task_id for task_id, fate in sent.items() if fate == 99} <= exhausted
+    return exhausted
 
 
 def kills_until_exhausted(lab: Lab, fails_before: int) -> int:
