@@ -218,10 +218,7 @@ class RetryableTask(_Task):
             publish_retry(
                 delay, self, delivery, unsent.signature, tier_index=tier_index, queue=queue, delay_ms=delay_ms
             )
-        except (
-            *(PublishError, TopologyError, OperationalError),
-            *self.app.connection_for_write().recoverable_connection_errors,
-        ):
+        except _publish_errors(self.app):
             logger.exception("No confirm for the retry of %s: its old message is parked instead", self.request.id)
             return False
         return True
@@ -233,6 +230,10 @@ _AS_IN_CELERY = {
     "autoretry_for": (),
     **{name: vars(Task)[name] for name in (vars(RetryableTask).keys() & vars(Task).keys()) - _OF_EACH_CLASS},
 }
+
+
+def _publish_errors(app: Celery) -> tuple[type[BaseException], ...]:
+    return (PublishError, TopologyError, OperationalError, *app.connection_for_write().recoverable_connection_errors)
 
 
 class _Unsent:

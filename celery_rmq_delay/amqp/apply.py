@@ -33,8 +33,10 @@ def all_exist(connection: Connection, objects: Objects) -> bool:
     """Return whether every exchange and queue exists, with any arguments. Checks in one pipelined burst."""
     try:
         with connection.channel() as channel:
-            for each in (*objects.exchanges, *objects.queues):
-                _declare_passive(channel, each, nowait=True)
+            for exchange in objects.exchanges:
+                _declare_passive(channel, exchange, nowait=True)
+            for queue in objects.queues:
+                _declare_passive(channel, queue, nowait=True)
             synchronise(channel)
     except NotFound:
         return False

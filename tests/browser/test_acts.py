@@ -1,20 +1,17 @@
 """Tasks are requeued at once or gradually, run now, discarded, restored, revealed and edited, and seen to recover."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.support.browser import pages, seeds
 from tests.support.browser.looks import shot
-from tests.support.browser.pages import OpenPage
-from tests.support.browser.shop import ADMIN, Shop
+from tests.support.browser.shop import ADMIN
 from tests.support.waiting import wait_for
 
 
-def test_an_exhausted_payment_is_found_by_its_group_requeued_and_recovers(open_page: OpenPage, filled: Shop) -> None:
+def test_an_exhausted_payment_is_found_by_its_group_requeued_and_recovers(open_page, filled):
     task_id = "charge-requeue-001"
     page = open_page(user=None, permissions=["clipboard-read", "clipboard-write"])
     page.goto("/admin/")
@@ -54,7 +51,7 @@ def test_an_exhausted_payment_is_found_by_its_group_requeued_and_recovers(open_p
     wait_for(lambda: filled.call("mailed", "requeue-001") == 1, "the receipt")
 
 
-def test_parked_imports_run_now_from_the_list(page: Page, filled: Shop) -> None:
+def test_parked_imports_run_now_from_the_list(page, filled):
     pages.open_list(page, "parkedtask", "?q=catalogue")
     pages.tick(page, filled, "import-north", "import-south")
     pages.choose(page, "Run now")
@@ -65,7 +62,7 @@ def test_parked_imports_run_now_from_the_list(page: Page, filled: Shop) -> None:
         seeds.be(filled, each, {"RECOVERED": 1})
 
 
-def test_an_exhausted_task_is_discarded_and_restored(page: Page, filled: Shop) -> None:
+def test_an_exhausted_task_is_discarded_and_restored(page, filled):
     pages.open_list(page, "exhaustedtask", "?q=orders.gateway.InvalidCard")
     pages.tick(page, filled, "charge-stolen-001", "charge-stolen-002")
     pages.choose(page, "Discard")
@@ -86,7 +83,7 @@ def test_an_exhausted_task_is_discarded_and_restored(page: Page, filled: Shop) -
 CARD = "4929 1234 5678 9012"
 
 
-def test_a_secret_is_hidden_until_it_is_revealed(page: Page, filled: Shop) -> None:
+def test_a_secret_is_hidden_until_it_is_revealed(page, filled):
     pages.open_task(page, filled, "charge-secret")
     expect(page.locator("#content")).to_contain_text("[redacted]")
     expect(page.locator("#content")).to_contain_text("call first")
@@ -103,7 +100,7 @@ def test_a_secret_is_hidden_until_it_is_revealed(page: Page, filled: Shop) -> No
     assert CARD not in page.content()
 
 
-def test_wrong_arguments_are_edited_and_the_task_recovers(page: Page, filled: Shop) -> None:
+def test_wrong_arguments_are_edited_and_the_task_recovers(page, filled):
     filled.call("order", "edited", 1)
     pages.open_task(page, filled, "charge-edit")
     page.get_by_role("button", name="Edit and requeue").click()
@@ -127,14 +124,14 @@ def test_wrong_arguments_are_edited_and_the_task_recovers(page: Page, filled: Sh
     shot(page, "operation-edit")
 
 
-def operation_of(page: Page) -> int:
+def operation_of(page):
     found = re.search(r"/operation/([0-9]+)/change/", page.url)
     assert found is not None, page.url
     return int(found[1])
 
 
 @pytest.mark.slow
-def test_300_are_requeued_gradually_and_cancelled_on_the_way(page: Page, filled: Shop) -> None:
+def test_300_are_requeued_gradually_and_cancelled_on_the_way(page, filled):
     pages.open_list(page, "failuregroup")
     group = page.locator("#result_list tbody tr").filter(has_text="Client error")
     group.get_by_role("link", name=str(seeds.LIMITED), exact=True).click()
@@ -165,5 +162,5 @@ def test_300_are_requeued_gradually_and_cancelled_on_the_way(page: Page, filled:
     expect(group.get_by_role("link", name=str(300 - ok), exact=True)).to_be_visible()
 
 
-def done(shop: Shop, page: Page) -> int:
+def done(shop, page):
     return int(shop.call("operation", operation_of(page))["ok"])

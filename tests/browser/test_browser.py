@@ -1,12 +1,7 @@
 """The browser, the shop and the watch over both."""
 
-from __future__ import annotations
-
 import pytest
-from playwright.sync_api import Page
 
-from tests.support.browser.looks import Watch
-from tests.support.browser.shop import Shop
 from tests.support.waiting import wait_for
 
 
@@ -20,12 +15,12 @@ from tests.support.waiting import wait_for
         ("document.body.append(Object.assign(document.createElement('style'), {textContent: 'p {}'}))", "Policy"),
     ],
 )
-def test_errors_on_a_page_are_found(page: Page, watch: Watch, script: str, found: str) -> None:
+def test_errors_on_a_page_are_found(page, watch, script, found):
     page.goto("/admin/")
     assert watch.problems == []
     page.evaluate(f"() => {{ {script} }}")
 
-    def is_found() -> bool:
+    def is_found():
         page.wait_for_timeout(20)
         return any(found in problem for problem in watch.problems)
 
@@ -34,11 +29,11 @@ def test_errors_on_a_page_are_found(page: Page, watch: Watch, script: str, found
     assert watch.problems == []
 
 
-def test_an_expected_error_that_does_not_happen_is_a_problem(watch: Watch) -> None:
+def test_an_expected_error_that_does_not_happen_is_a_problem(watch):
     watch.expect("status of 403")
     assert watch.problems == ["expected, but not seen: status of 403"]
 
 
-def test_errors_in_the_shops_process_are_reported(shop: Shop) -> None:
+def test_errors_in_the_shops_process_are_reported(shop):
     with pytest.raises(AssertionError, match="KeyError: 'unknown'"):
         shop.call("partner_is", "unknown", "down")

@@ -1,37 +1,32 @@
 """The page *Insights*: in light, in dark, on a phone, and with hostile names."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime, timezone
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.support.browser import pages, seeds
-from tests.support.browser.looks import MODES, Look, in_each_mode
-from tests.support.browser.pages import OpenPage
-from tests.support.browser.shop import Shop
+from tests.support.browser.looks import MODES, in_each_mode
 from tests.support.django import insights
 
 TODAY = datetime.now(timezone.utc).date()
 
 
 @pytest.fixture
-def loaded(shop: Shop, tmp_path: Path) -> Shop:
+def loaded(shop, tmp_path):
     """The shop with insights of a week."""
     shop.call("load_insights", str(insights.finished(tmp_path, TODAY)))
     return shop
 
 
-def open_insights(page: Page, query: str = "") -> None:
+def open_insights(page, query=""):
     pages.open_list(page, "insightrun", query)
     expect(page.get_by_role("heading", level=1, name="Insights")).to_be_visible()
 
 
 @in_each_mode
-def test_the_page_in_each_mode(open_page: OpenPage, shop: Shop, look: Look, tmp_path: Path, mode: str) -> None:
+def test_the_page_in_each_mode(open_page, shop, look, tmp_path, mode):
     shop.call("no_insights")
     page = open_page(**MODES[mode])
     open_insights(page)
@@ -44,9 +39,7 @@ def test_the_page_in_each_mode(open_page: OpenPage, shop: Shop, look: Look, tmp_
 
 
 @pytest.mark.slow
-def test_charts_are_read_as_tables_curves_are_a_click_away_and_settings_can_be_copied(
-    open_page: OpenPage, loaded: Shop, look: Look
-) -> None:
+def test_charts_are_read_as_tables_curves_are_a_click_away_and_settings_can_be_copied(open_page, loaded, look):
     page = open_page(permissions=["clipboard-read", "clipboard-write"])
     open_insights(page)
     charts = page.locator("figure.rmq-chart")
@@ -79,9 +72,7 @@ def test_charts_are_read_as_tables_curves_are_a_click_away_and_settings_can_be_c
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "stacked"), [(1_440, False), (1_280, False), (390, True)])
-def test_advice_backtest_refusal_hint_and_errors_are_read_on_each_screen(
-    open_page: OpenPage, loaded: Shop, width: int, *, stacked: bool
-) -> None:
+def test_advice_backtest_refusal_hint_and_errors_are_read_on_each_screen(open_page, loaded, width, *, stacked):
     page = open_page(viewport={"width": width, "height": 844})
     open_insights(page)
     advice = page.locator("#rmq-advice")
@@ -106,7 +97,7 @@ def test_advice_backtest_refusal_hint_and_errors_are_read_on_each_screen(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["light", pytest.param("narrow", marks=pytest.mark.slow)])
-def test_hostile_names_stay_text(open_page: OpenPage, shop: Shop, look: Look, tmp_path: Path, mode: str) -> None:
+def test_hostile_names_stay_text(open_page, shop, look, tmp_path, mode):
     names = [seeds.HOSTILE[each] for each in ("script", "direction", "huge")]
     rows = []
     for name in names:

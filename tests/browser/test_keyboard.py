@@ -1,16 +1,12 @@
 """The main actions without a mouse."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.support.browser import pages, seeds
 from tests.support.browser.hands import tab_to
-from tests.support.browser.pages import OpenPage
-from tests.support.browser.shop import Shop
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +33,7 @@ FOCUS = """() => {
 }"""
 
 
-def stops(page: Page, most: int = 200) -> list[dict[str, Any]]:
+def stops(page, most=200):
     """Press Tab through the contents of a page; return `FOCUS` at each stop."""
     page.locator(".skip-to-content-link").focus()
     page.keyboard.press("Enter")
@@ -52,9 +48,7 @@ def stops(page: Page, most: int = 200) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_element_with_the_focus_has_an_outline_that_stands_out(
-    open_page: OpenPage, filled: Shop, scheme: str
-) -> None:
+def test_the_element_with_the_focus_has_an_outline_that_stands_out(open_page, filled, scheme):
     page = open_page(color_scheme=scheme)
     pages.open_list(page, "exhaustedtask", "?queue=payments&q=charge-looks")
     for fold in (".rmq-summary > details > summary", ".rmq-filters > summary"):
@@ -76,7 +70,7 @@ def test_the_element_with_the_focus_has_an_outline_that_stands_out(
     assert weak == []
 
 
-def test_the_skip_link_leads_past_the_navigation(page: Page, filled: Shop) -> None:
+def test_the_skip_link_leads_past_the_navigation(page, filled):
     for name in ("failuregroup", "exhaustedtask", "operation", "unreadablemessage"):
         pages.open_list(page, name)
         for open_row in (False, True):
@@ -90,7 +84,7 @@ def test_the_skip_link_leads_past_the_navigation(page: Page, filled: Shop) -> No
             assert page.evaluate("document.activeElement.closest('#content') !== null"), name
 
 
-def test_tabs_filters_and_pages_state_which_one_is_current(page: Page, filled: Shop) -> None:
+def test_tabs_filters_and_pages_state_which_one_is_current(page, filled):
     pages.open_list(page, "exhaustedtask", "?queue=payments&p=2")
     page.locator(".rmq-filters > summary").click()
     current = page.locator("#content [aria-current]:visible")
@@ -100,11 +94,11 @@ def test_tabs_filters_and_pages_state_which_one_is_current(page: Page, filled: S
 
 
 @pytest.mark.parametrize("width", [1280, 1700])
-def test_folds_state_whether_they_are_open(open_page: OpenPage, filled: Shop, width: int) -> None:
+def test_folds_state_whether_they_are_open(open_page, filled, width):
     page = open_page(viewport={"width": width, "height": 900})
     tools = page.context.new_cdp_session(page)
 
-    def expanded(selector: str) -> bool:
+    def expanded(selector):
         """Return what a screen reader announces."""
         found = tools.send("Runtime.evaluate", {"expression": f"document.querySelector({selector!r})"})
         tree = tools.send("Accessibility.getPartialAXTree", {"objectId": found["result"]["objectId"]})
@@ -124,7 +118,7 @@ def test_folds_state_whether_they_are_open(open_page: OpenPage, filled: Shop, wi
         assert expanded(summary) is page.locator(contents).is_visible(), fold
 
 
-def test_a_row_is_ticked_and_its_task_read_and_requeued_with_the_keyboard_alone(page: Page, filled: Shop) -> None:
+def test_a_row_is_ticked_and_its_task_read_and_requeued_with_the_keyboard_alone(page, filled):
     pages.open_list(page, "exhaustedtask", "?q=charge-keys-001")
     key = pages.key(filled, "charge-keys-001")
     tab_to(page, f"input.action-select[value='{key}']")

@@ -1,17 +1,13 @@
 """The layout of the lists: the first row is near the top, the keyboard follows the eye, folds are remembered."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
-from playwright.sync_api import FloatRect, Page, expect
+from playwright.sync_api import expect
 
 from tests.support.browser import pages
 from tests.support.browser.hands import tab_to
 from tests.support.browser.looks import shot
-from tests.support.browser.pages import OpenPage
-from tests.support.browser.shop import Shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.versions]
 
@@ -50,22 +46,22 @@ CUT_OFF = """selector => {
 }"""
 
 
-def box(page: Page, selector: str) -> FloatRect:
+def box(page, selector):
     """Return the place and the size of the first element that a selector names."""
     found = page.locator(selector).first.bounding_box()
     assert found is not None, selector
     return found
 
 
-def first_row(page: Page) -> float:
+def first_row(page):
     """Return the distance of the first row from the top of the page."""
     return box(page, "#result_list tbody tr")["y"]
 
 
 @pytest.mark.parametrize("width", WINDOWS)
 def test_each_part_of_a_list_has_room_in_the_order_of_the_keyboard_and_the_first_row_is_near_the_top(
-    open_page: OpenPage, filled: Shop, width: int
-) -> None:
+    open_page, filled, width
+):
     page = open_page(viewport={"width": width, "height": WINDOWS[width]})
     for name in LISTS:
         pages.open_list(page, name)
@@ -90,9 +86,7 @@ def test_each_part_of_a_list_has_room_in_the_order_of_the_keyboard_and_the_first
 
 @pytest.mark.parametrize("locale", ["en", "ar"])
 @pytest.mark.parametrize("width", [1024, 390])
-def test_the_buttons_of_a_failure_group_are_in_sight_without_scrolling_sideways(
-    open_page: OpenPage, filled: Shop, width: int, locale: str
-) -> None:
+def test_the_buttons_of_a_failure_group_are_in_sight_without_scrolling_sideways(open_page, filled, width, locale):
     page = open_page(viewport={"width": width, "height": WINDOWS[width]}, locale=locale)
     pages.open_list(page, "failuregroup")
     expect(page.locator("html")).to_have_attribute("dir", "rtl" if locale == "ar" else "ltr")
@@ -102,7 +96,7 @@ def test_the_buttons_of_a_failure_group_are_in_sight_without_scrolling_sideways(
     assert page.evaluate(CUT_OFF, IN_ROW) == []
 
 
-def test_filters_open_above_the_rows_and_choose_with_the_keyboard(open_page: OpenPage, filled: Shop) -> None:
+def test_filters_open_above_the_rows_and_choose_with_the_keyboard(open_page, filled):
     page = open_page(viewport={"width": 390, "height": 844})
     pages.open_list(page, "exhaustedtask")
     page.locator("#changelist-filter .rmq-filters > summary").focus()
@@ -118,7 +112,7 @@ def test_filters_open_above_the_rows_and_choose_with_the_keyboard(open_page: Ope
     expect(page.locator("#changelist-filter-extra-actions")).to_contain_text("queue: payments")
 
 
-def test_the_fold_of_chart_and_queues_is_remembered_in_the_browser(page: Page, filled: Shop) -> None:
+def test_the_fold_of_chart_and_queues_is_remembered_in_the_browser(page, filled):
     pages.open_list(page, "parkedtask")
     expect(page.locator(".rmq-summary .rmq-chart")).to_be_hidden()
     page.locator(".rmq-summary > details > summary").click()
@@ -132,7 +126,7 @@ def test_the_fold_of_chart_and_queues_is_remembered_in_the_browser(page: Page, f
     expect(page.locator(".rmq-summary .rmq-chart")).to_be_hidden()
 
 
-def test_chart_queues_and_filters_open_without_javascript(open_page: OpenPage, filled: Shop) -> None:
+def test_chart_queues_and_filters_open_without_javascript(open_page, filled):
     page = open_page(java_script_enabled=False)
     pages.open_list(page, "parkedtask")
     page.locator(".rmq-summary > details > summary").click()

@@ -1,16 +1,10 @@
 """Every kind of page: in light, in dark, on a phone, for screen readers."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 from playwright.sync_api import expect
 
 from tests.support.browser import pages
-from tests.support.browser.looks import MODES, Look, Watch, in_each_mode
-from tests.support.browser.pages import OpenPage
-from tests.support.browser.shop import Shop
+from tests.support.browser.looks import MODES, in_each_mode
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +21,7 @@ LISTS = {
 
 
 @pytest.fixture
-def drift(filled: Shop) -> Iterator[None]:
+def drift(filled):
     """Delay queues and table differ by 1,500 tasks."""
     filled.call("add_drift", 1_500)
     yield
@@ -35,7 +29,7 @@ def drift(filled: Shop) -> Iterator[None]:
 
 
 @in_each_mode
-def test_lists_and_pages_of_rows(open_page: OpenPage, filled: Shop, look: Look, mode: str) -> None:
+def test_lists_and_pages_of_rows(open_page, filled, look, mode):
     page = open_page(**MODES[mode])
     for name, (title, query) in LISTS.items():
         pages.open_list(page, name, query)
@@ -53,7 +47,7 @@ def test_lists_and_pages_of_rows(open_page: OpenPage, filled: Shop, look: Look, 
 
 
 @in_each_mode
-def test_lists_with_notes(open_page: OpenPage, filled: Shop, drift: None, look: Look, watch: Watch, mode: str) -> None:
+def test_lists_with_notes(open_page, filled, drift, look, watch, mode):
     page = open_page(**MODES[mode])
     pages.open_list(page, "exhaustedtask", "?q=" + "x" * 1_001)
     expect(page.locator("#changelist-search .rmq-note")).to_contain_text("A search has at most")
@@ -66,7 +60,7 @@ def test_lists_with_notes(open_page: OpenPage, filled: Shop, drift: None, look: 
 
 
 @in_each_mode
-def test_pages_of_tasks(open_page: OpenPage, filled: Shop, look: Look, mode: str) -> None:
+def test_pages_of_tasks(open_page, filled, look, mode):
     page = open_page(**MODES[mode])
     for what, task_id, name in (
         ("exhausted", "charge-looks-001", "exhaustedtask"),
@@ -83,7 +77,7 @@ def test_pages_of_tasks(open_page: OpenPage, filled: Shop, look: Look, mode: str
 
 
 @in_each_mode
-def test_pages_that_ask(open_page: OpenPage, filled: Shop, look: Look, mode: str) -> None:
+def test_pages_that_ask(open_page, filled, look, mode):
     page = open_page(**MODES[mode])
     pages.open_group(page, "Server error")
     pages.tick(page, filled, "charge-looks-001", "charge-looks-002")
@@ -102,7 +96,7 @@ def test_pages_that_ask(open_page: OpenPage, filled: Shop, look: Look, mode: str
 
 
 @in_each_mode
-def test_pages_that_ask_about_unreadable_messages(open_page: OpenPage, filled: Shop, look: Look, mode: str) -> None:
+def test_pages_that_ask_about_unreadable_messages(open_page, filled, look, mode):
     page = open_page(**MODES[mode])
     for action in ("Drop", "Requeue"):
         pages.open_list(page, "unreadablemessage")
@@ -117,7 +111,7 @@ def test_pages_that_ask_about_unreadable_messages(open_page: OpenPage, filled: S
 
 
 @in_each_mode
-def test_pages_that_continue_or_undo_an_operation(open_page: OpenPage, filled: Shop, look: Look, mode: str) -> None:
+def test_pages_that_continue_or_undo_an_operation(open_page, filled, look, mode):
     page = open_page(**MODES[mode])
     number = filled.call("add_failed", "charge-looks-00")
     for query in ("", "?outcome=FAILED"):

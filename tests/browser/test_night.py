@@ -1,21 +1,15 @@
 """A night with 40,000 exhausted tasks: from the login to three decisions, with few clicks or by keyboard alone."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.support.browser import pages
 from tests.support.browser.hands import Keyboard, Mouse
-from tests.support.browser.looks import Look
-from tests.support.browser.pages import BASE, OpenPage
-from tests.support.browser.seeds import CAUSES, DECLINED, GATEWAY, MAIL, Cause
-from tests.support.browser.shop import ADMIN, Shop, running
+from tests.support.browser.pages import BASE
+from tests.support.browser.seeds import CAUSES, DECLINED, GATEWAY, MAIL
+from tests.support.browser.shop import ADMIN, running
 from tests.support.waiting import wait_for
 
 #: What the work may take.
@@ -24,7 +18,7 @@ SIZES = {"wide": (1440, 900), "tablet": (1024, 768), "phone": (390, 844)}
 
 
 @pytest.fixture
-def night_shop(rmq_broker: Any, rmq_redis: Any, tmp_path: Path) -> Iterator[Shop]:
+def night_shop(rmq_broker, rmq_redis, tmp_path):
     """A shop of its own, with a collector and an operator, whose tables are as after the outage."""
     with running(rmq_broker, rmq_redis, tmp_path) as shop:
         shop.start("collector", "rmq_delay_collect")
@@ -33,7 +27,7 @@ def night_shop(rmq_broker: Any, rmq_redis: Any, tmp_path: Path) -> Iterator[Shop
         yield shop
 
 
-def decide(hands: Mouse) -> None:
+def decide(hands):
     """Log in, requeue gradually what the gateway caused, discard the declined cards, and hold the mails."""
     page = hands.page
     page.goto(f"{BASE}/failuregroup/")
@@ -50,13 +44,13 @@ def decide(hands: Mouse) -> None:
     pages.shows(page, "1 group muted.")
 
 
-def button(cause: Cause, action: str) -> str:
+def button(cause, action):
     """Return the selector of a button in the row of a failure group."""
     which = "[name=muted]" if action == "muted" else f"[value={action}]"
     return f"button{which}[aria-label*='{cause.error}']"
 
 
-def _start(hands: Mouse, cause: Cause, action: str, reason: str) -> None:
+def _start(hands, cause, action, reason):
     hands.press(button(cause, action))
     expect(hands.page.get_by_text(f"{cause.count:,} tasks", exact=True)).to_be_visible()
     hands.write("textarea[name=reason]", reason)
@@ -65,9 +59,7 @@ def _start(hands: Mouse, cause: Cause, action: str, reason: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [Mouse, Keyboard])
-def test_the_night_is_over_after_three_decisions(
-    open_page: OpenPage, night_shop: Shop, look: Look, way: type[Mouse]
-) -> None:
+def test_the_night_is_over_after_three_decisions(open_page, night_shop, look, way):
     hands = way(open_page(user=None, url=night_shop.url, viewport={"width": 1440, "height": 900}))
     begun = time.monotonic()
     decide(hands)
@@ -76,7 +68,7 @@ def test_the_night_is_over_after_three_decisions(
     assert took <= SECONDS
     left = {cause.prefix: cause.count for cause in CAUSES} | {DECLINED.prefix: 0}
 
-    def is_done() -> bool:
+    def is_done():
         found = night_shop.call("open_by_cause")
         return {**found, GATEWAY.prefix: 0} == {**left, GATEWAY.prefix: 0}
 
@@ -86,7 +78,7 @@ def test_the_night_is_over_after_three_decisions(
 
 
 @pytest.mark.slow
-def test_the_pages_of_the_night_look_right(open_page: OpenPage, night_shop: Shop, look: Look) -> None:
+def test_the_pages_of_the_night_look_right(open_page, night_shop, look):
     decide(Mouse(open_page(user=None, url=night_shop.url)))
     for size, (width, height) in SIZES.items():
         for scheme in ("light", "dark"):
@@ -104,7 +96,7 @@ def test_the_pages_of_the_night_look_right(open_page: OpenPage, night_shop: Shop
             look(page, f"night-confirm-{size}-{scheme}")
 
 
-def _log_in(page: Page) -> None:
+def _log_in(page):
     page.goto(f"{BASE}/failuregroup/")
     page.keyboard.type(ADMIN[0])
     page.locator("#id_password").fill(ADMIN[1])

@@ -1,17 +1,13 @@
 """Pages for reading: hostile text stays text, viewers see no button that acts, pages refresh by themselves."""
 
-from __future__ import annotations
-
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.support.browser import pages, seeds
 from tests.support.browser.looks import shot
-from tests.support.browser.pages import OpenPage
-from tests.support.browser.shop import Shop
 
 
-def test_hostile_arguments_stay_text_on_pages_and_in_lists(page: Page, filled: Shop) -> None:
+def test_hostile_arguments_stay_text_on_pages_and_in_lists(page, filled):
     for name in seeds.HOSTILE:
         pages.open_task(page, filled, f"hostile-{name}")
         expect(page.get_by_role("heading", name="orders.tasks.sales_report")).to_be_visible()
@@ -30,7 +26,7 @@ OWN = {"exhaustedtask": "charge-forged-001", "parkedtask": "receipt-paid-003", "
 ACTS = ("Requeue", "Requeue gradually", "Run now", "Discard", "Restore", "Edit and requeue", "Reveal", "Cancel")
 
 
-def test_a_user_with_view_permissions_sees_no_action(open_page: OpenPage, filled: Shop) -> None:
+def test_a_user_with_view_permissions_sees_no_action(open_page, filled):
     page = open_page(user=seeds.VIEWER)
     for name in ("exhaustedtask", "parkedtask", "taskrecord", "failuregroup"):
         pages.open_list(page, name)
@@ -45,7 +41,7 @@ def test_a_user_with_view_permissions_sees_no_action(open_page: OpenPage, filled
 
 
 @pytest.mark.slow
-def test_refresh_is_off_until_it_is_ticked_and_pauses_while_rows_are(open_page: OpenPage, filled: Shop) -> None:
+def test_refresh_is_off_until_it_is_ticked_and_pauses_while_rows_are(open_page, filled):
     task_id = "charge-live-002"
     page = open_page()
     page.clock.install()

@@ -1,17 +1,14 @@
 """Select, confirm, run: the questions of the pages, the tasks that change, and the messages."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.db import connection, connections
-from django.test import Client, override_settings
+from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -35,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("tables", "shop")
 PAST, FUTURE = "2026-01-31T12:00:00+00:00", "2126-01-31T12:00:00Z"
 
 
-def stored() -> TaskRecord:
+def stored():
     """Return an exhausted task with its message."""
     task = seed.record(1)
     seed.message(task, seed.call(1))
@@ -43,7 +40,7 @@ def stored() -> TaskRecord:
 
 
 @POSTGRES_TABLES
-def test_a_discard_is_asked_for_first_then_done_once_logged_and_shown(client: Client) -> None:
+def test_a_discard_is_asked_for_first_then_done_once_logged_and_shown(client):
     tasks = [seed.record(number) for number in range(5)]
     other = seed.record(9)
     page = ask(client, "discard", *tasks)
@@ -75,7 +72,7 @@ def test_a_discard_is_asked_for_first_then_done_once_logged_and_shown(client: Cl
 
 
 @POSTGRES_TABLES
-def test_tasks_that_another_user_handled_meanwhile_are_skipped_and_shown(client: Client) -> None:
+def test_tasks_that_another_user_handled_meanwhile_are_skipped_and_shown(client):
     tasks = [seed.record(number) for number in range(4)]
     page = ask(client, "discard", *tasks)
     first = operations.freeze("discard", TaskRecord.objects.filter(pk=tasks[0].pk), actor=Actor(None, "carol"))
@@ -85,7 +82,7 @@ def test_tasks_that_another_user_handled_meanwhile_are_skipped_and_shown(client:
 
 
 @pytest.mark.parametrize(("model", "other"), [("parkedtask", TaskState.EXHAUSTED), ("exhaustedtask", TaskState.PARKED)])
-def test_the_actions_of_a_list_do_not_reach_tasks_of_another_list(model: str, other: str) -> None:
+def test_the_actions_of_a_list_do_not_reach_tasks_of_another_list(model, other):
     task = seed.record(1, other)
     bob = people.staff(f"view_{model}", "discard_taskrecord")
     address = f"/admin/rmq_delay/{model}/"
@@ -98,7 +95,7 @@ def test_the_actions_of_a_list_do_not_reach_tasks_of_another_list(model: str, ot
     assert states() == {other: 1}
 
 
-def test_a_requeue_without_a_broker_fails_and_leaves_the_tasks_as_they_were(client: Client) -> None:
+def test_a_requeue_without_a_broker_fails_and_leaves_the_tasks_as_they_were(client):
     tasks = [seed.record(number) for number in range(2)]
     for task in tasks:
         seed.message(task, seed.call(1))
@@ -109,7 +106,7 @@ def test_a_requeue_without_a_broker_fails_and_leaves_the_tasks_as_they_were(clie
 
 
 @POSTGRES_TABLES
-def test_a_whole_list_is_frozen_by_its_filter_and_late_arrivals_are_not_swept_in(client: Client) -> None:
+def test_a_whole_list_is_frozen_by_its_filter_and_late_arrivals_are_not_swept_in(client):
     for number in range(8):
         seed.record(number)
     address = f"{EXHAUSTED}?queue=payments"
@@ -124,7 +121,7 @@ def test_a_whole_list_is_frozen_by_its_filter_and_late_arrivals_are_not_swept_in
 
 
 @POSTGRES_TABLES
-def test_an_action_on_a_whole_list_is_for_exactly_the_counted_tasks_whatever_the_clocks_show(client: Client) -> None:
+def test_an_action_on_a_whole_list_is_for_exactly_the_counted_tasks_whatever_the_clocks_show(client):
     late = [seed.record(number, TaskState.PARKED) for number in (8, 9)]
     counted = [seed.record(number) for number in range(2)]
     fast = seed.record(4, changed_at=seed.now() + timedelta(minutes=2))
@@ -143,7 +140,7 @@ def test_an_action_on_a_whole_list_is_for_exactly_the_counted_tasks_whatever_the
 
 
 @POSTGRES_TABLES
-def test_an_action_on_a_search_for_a_frequent_word_is_for_exactly_the_counted_tasks(client: Client) -> None:
+def test_an_action_on_a_search_for_a_frequent_word_is_for_exactly_the_counted_tasks(client):
     tasks = [seed.record(number, exception_message=f"alpha {number}") for number in range(24)]
     with override_settings(RMQ_DELAY={**settings.RMQ_DELAY, "COUNT_CAP": 16}):
         page = ask(client, "discard", address=f"{EXHAUSTED}?q=alpha", select_across="1")
@@ -154,7 +151,7 @@ def test_an_action_on_a_search_for_a_frequent_word_is_for_exactly_the_counted_ta
     assert TaskRecord.objects.filter(state=TaskState.EXHAUSTED).count() == len(tasks) - 4
 
 
-def test_tasks_in_other_states_are_counted_apart_and_left_alone(client: Client) -> None:
+def test_tasks_in_other_states_are_counted_apart_and_left_alone(client):
     exhausted, parked = seed.record(1), seed.record(2, TaskState.PARKED)
     seed.message(exhausted, seed.call(1))
     page = ask(client, "requeue_gradually", exhausted, parked, address=f"{BASE}/taskrecord/")
@@ -169,7 +166,7 @@ def test_tasks_in_other_states_are_counted_apart_and_left_alone(client: Client) 
     assert 'name="confirm"' not in page
 
 
-def test_a_wrong_number_is_asked_for_again(client: Client) -> None:
+def test_a_wrong_number_is_asked_for_again(client):
     page = ask(client, "requeue_gradually", stored())
     for canary, rate in (("-1", "60"), ("5", "0"), ("x", "60"), ("5", "")):
         again = confirm(client, page, canary=canary, rate=rate, reason="because").content.decode()
@@ -178,7 +175,7 @@ def test_a_wrong_number_is_asked_for_again(client: Client) -> None:
         assert not Operation.objects.exists()
 
 
-def test_ids_that_no_page_can_send_are_refused(client: Client) -> None:
+def test_ids_that_no_page_can_send_are_refused(client):
     page = ask(client, "discard", seed.record(1))
     for number in ("", "x", "-1", "1 OR 1=1", "9" * 40):
         assert confirm(client, page, draft=number).status_code == 400, number
@@ -187,9 +184,7 @@ def test_ids_that_no_page_can_send_are_refused(client: Client) -> None:
 
 
 @POSTGRES_TABLES
-def test_a_draft_is_confirmed_by_its_own_user_action_and_list_only_and_needs_the_permission_again(
-    client: Client,
-) -> None:
+def test_a_draft_is_confirmed_by_its_own_user_action_and_list_only_and_needs_the_permission_again(client):
     page = ask(client, "discard", seed.record(1))
     assert confirm(client, page, action="restore").status_code == 400
     everywhere = {"action": "discard", "_selected_action": "0", "draft": str(page.context["draft"].pk)}
@@ -203,7 +198,7 @@ def test_a_draft_is_confirmed_by_its_own_user_action_and_list_only_and_needs_the
     assert messages_of(confirm(client, page)) == ["1 discarded"]
 
 
-def test_a_page_that_is_a_day_old_starts_nothing(client: Client) -> None:
+def test_a_page_that_is_a_day_old_starts_nothing(client):
     page = ask(client, "discard", seed.record(1))
     draft = page.context["draft"]
     Operation.with_drafts.filter(pk=draft.pk).update(created_at=timezone.now() - timedelta(days=1))
@@ -216,7 +211,7 @@ def test_a_page_that_is_a_day_old_starts_nothing(client: Client) -> None:
     assert states() == {"EXHAUSTED": 1}
 
 
-def test_a_draft_is_shown_nowhere(client: Client) -> None:
+def test_a_draft_is_shown_nowhere(client):
     task = seed.record(1)
     draft = ask(client, "discard", task).context["draft"]
     assert client.get(f"{BASE}/operation/?state=DRAFT").status_code == 400
@@ -234,7 +229,7 @@ def test_a_draft_is_shown_nowhere(client: Client) -> None:
 
 
 @POSTGRES_TABLES
-def test_a_draft_of_many_tasks_takes_few_queries(client: Client) -> None:
+def test_a_draft_of_many_tasks_takes_few_queries(client):
     seed.shop(parked=0, exhausted=400)
     counts = []
     for address in (f"{EXHAUSTED}?queue=payments", EXHAUSTED):
@@ -246,7 +241,7 @@ def test_a_draft_of_many_tasks_takes_few_queries(client: Client) -> None:
     assert sum('INSERT INTO "rmq_delay_operationitem"' in query["sql"] for query in queries) == 1
 
 
-def test_a_large_selection_is_left_to_the_background_with_a_page_to_watch(client: Client) -> None:
+def test_a_large_selection_is_left_to_the_background_with_a_page_to_watch(client):
     for number in range(21):
         seed.record(number)
     page = ask(client, "discard", select_across="1")
@@ -266,7 +261,7 @@ def test_a_large_selection_is_left_to_the_background_with_a_page_to_watch(client
     assert 'max="21"' in over
 
 
-def test_a_background_operation_can_be_scheduled_for_later(client: Client) -> None:
+def test_a_background_operation_can_be_scheduled_for_later(client):
     task = stored()
     assert 'name="not_before"' not in ask(client, "requeue", task).content.decode()
     page = ask(client, "requeue_gradually", task)
@@ -281,7 +276,7 @@ def test_a_background_operation_can_be_scheduled_for_later(client: Client) -> No
     assert operation.not_before.isoformat() == f"{day}T03:00:00+00:00"
 
 
-def test_a_running_operation_can_be_cancelled_by_users_who_may_start_one(client: Client) -> None:
+def test_a_running_operation_can_be_cancelled_by_users_who_may_start_one(client):
     operation = operations.freeze(
         "requeue", TaskRecord.objects.filter(pk=seed.record(1).pk), actor=Actor(None, "carol")
     )
@@ -297,7 +292,7 @@ def test_a_running_operation_can_be_cancelled_by_users_who_may_start_one(client:
     assert "0 requeued, 1 cancelled" in client.get(f"{address}change/").content.decode()
 
 
-def test_the_page_of_an_operation_lists_failures_first(client: Client) -> None:
+def test_the_page_of_an_operation_lists_failures_first(client):
     tasks = [seed.record(number) for number in range(4)]
     operation = operations.freeze("requeue", TaskRecord.objects.all(), actor=Actor(None, "carol"))
     details = {"OK": "", "SKIPPED": "deleted", "FAILED": "no route", "UNKNOWN": "no confirm"}
@@ -308,8 +303,8 @@ def test_the_page_of_an_operation_lists_failures_first(client: Client) -> None:
     assert page.count(f"{EXHAUSTED}{tasks[0].pk}/change/") == 1
 
 
-def test_the_page_of_a_task_offers_the_actions_of_its_state(client: Client) -> None:
-    def offered(task: TaskRecord) -> set[str]:
+def test_the_page_of_a_task_offers_the_actions_of_its_state(client):
+    def offered(task):
         page = client.get(f"{BASE}/taskrecord/{task.pk}/change/").content.decode()
         return set(re.findall(r'name="action" value="(\w+)"', page))
 
@@ -321,7 +316,7 @@ def test_the_page_of_a_task_offers_the_actions_of_its_state(client: Client) -> N
 
 
 @POSTGRES_TABLES
-def test_a_task_without_its_message_cannot_be_requeued(client: Client) -> None:
+def test_a_task_without_its_message_cannot_be_requeued(client):
     tasks = [seed.record(number) for number in range(3)]
     address = f"{EXHAUSTED}{tasks[0].pk}/change/"
     disabled = 'name="action" value="requeue" disabled'
@@ -339,7 +334,7 @@ def test_a_task_without_its_message_cannot_be_requeued(client: Client) -> None:
 
 
 @POSTGRES_TABLES
-def test_a_requeue_shows_how_many_tasks_have_expired(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requeue_shows_how_many_tasks_have_expired(client, monkeypatch):
     tasks = [seed.record(number) for number in range(5)]
     for task, expires in zip(tasks, (PAST, PAST, FUTURE, None, PAST), strict=True):
         seed.message(task, seed.call(1), {"expires": expires})
@@ -353,16 +348,14 @@ def test_a_requeue_shows_how_many_tasks_have_expired(client: Client, monkeypatch
     assert sum("rmq_delay_payload" in query["sql"] for query in queries) == 1
 
 
-def test_a_requeue_warns_of_tasks_whose_own_apply_async_it_does_not_call(
-    client: Client, request: pytest.FixtureRequest
-) -> None:
+def test_a_requeue_warns_of_tasks_whose_own_apply_async_it_does_not_call(client, request):
     class Locking(RetryableTask):
         abstract = True
 
-        def apply_async(self, *args: Any, **options: Any) -> Any:
+        def apply_async(self, *args, **options):
             return super().apply_async(*args, **options)
 
-    def nothing(**_: Any) -> None:
+    def nothing(**_):
         pass
 
     task = stored()
@@ -374,7 +367,7 @@ def test_a_requeue_warns_of_tasks_whose_own_apply_async_it_does_not_call(
         assert warning not in ask(client, "requeue", task).content.decode()
 
 
-def test_only_a_discard_looks_dangerous(client: Client) -> None:
+def test_only_a_discard_looks_dangerous(client):
     task = stored()
     page = client.get(f"{EXHAUSTED}{task.pk}/change/").content.decode()
     for name in ("discard", "requeue"):
@@ -384,14 +377,14 @@ def test_only_a_discard_looks_dangerous(client: Client) -> None:
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_a_discard_of_parked_tasks_shows_what_a_crash_of_the_broker_can_bring_back(client: Client, kind: str) -> None:
+def test_a_discard_of_parked_tasks_shows_what_a_crash_of_the_broker_can_bring_back(client, kind):
     tasks = [seed.record(number, TaskState.PARKED) for number in range(2)]
     with shop.of(shop.make("amqp://127.0.0.1:1//", rmq_delay={"queue_type": kind}), broker_timeout=0.5):
         page = ask(client, "discard", *tasks, address=f"{BASE}/parkedtask/").content.decode()
     assert ("2 tasks are parked in classic queues" in page) is (kind == "classic")
 
 
-def test_another_queue_that_cannot_be_checked_is_asked_for_again(client: Client) -> None:
+def test_another_queue_that_cannot_be_checked_is_asked_for_again(client):
     page = ask(client, "requeue", stored())
     problems = {"mail": "broker unreachable", "x" * 256: "at most 255 characters", "a\0b": "Null characters"}
     for queue, problem in problems.items():
@@ -400,7 +393,7 @@ def test_another_queue_that_cannot_be_checked_is_asked_for_again(client: Client)
         assert not Operation.objects.exists()
 
 
-def test_an_act_from_the_page_of_a_task_comes_back_to_it_though_its_list_does_not_show_it(client: Client) -> None:
+def test_an_act_from_the_page_of_a_task_comes_back_to_it_though_its_list_does_not_show_it(client):
     task = seed.record(1)
     for action, label, done in (("discard", "Discarded", "1 discarded"), ("restore", "Exhausted", "1 restored")):
         answer = confirm(client, ask(client, action, task, from_record="1"))
@@ -408,7 +401,7 @@ def test_an_act_from_the_page_of_a_task_comes_back_to_it_though_its_list_does_no
         assert label in client.get(answer["Location"]).content.decode()
 
 
-def test_a_parked_task_that_is_discarded_has_the_page_of_an_exhausted_one(client: Client) -> None:
+def test_a_parked_task_that_is_discarded_has_the_page_of_an_exhausted_one(client):
     task = seed.record(1, TaskState.PARKED)
     page = ask(client, "discard", task, address=f"{BASE}/parkedtask/", from_record="1")
     TaskRecord.objects.filter(pk=task.pk).update(state=TaskState.DISCARDED)  # by a colleague, as there is no broker
@@ -418,7 +411,7 @@ def test_a_parked_task_that_is_discarded_has_the_page_of_an_exhausted_one(client
 
 
 @POSTGRES_TABLES
-def test_an_export_is_logged_and_redacted_for_users_who_may_not_see_secrets(client: Client) -> None:
+def test_an_export_is_logged_and_redacted_for_users_who_may_not_see_secrets(client):
     task = seed.record(1, exception_message="password=hunter2")
     chosen = {"action": "export_jsonl", "_selected_action": str(task.pk)}
     answer = client.post(EXHAUSTED, chosen)
@@ -434,14 +427,12 @@ def test_an_export_is_logged_and_redacted_for_users_who_may_not_see_secrets(clie
 
 
 @POSTGRES_TABLES
-def test_acts_commit_step_by_step_in_a_project_that_wraps_requests_in_transactions(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_acts_commit_step_by_step_in_a_project_that_wraps_requests_in_transactions(client, monkeypatch):
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     assert messages_of(confirm(client, ask(client, "discard", seed.record(1)))) == ["1 discarded"]
 
 
-def test_the_other_lists_take_few_queries(client: Client) -> None:
+def test_the_other_lists_take_few_queries(client):
     task = seed.record(1)
     for _ in range(5):
         operations.freeze("discard", TaskRecord.objects.filter(pk=task.pk), actor=Actor(None, "carol"))

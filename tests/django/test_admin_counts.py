@@ -1,20 +1,15 @@
 """The pages beside a broker that answers, and beside one that accepts connections and never answers."""
 
-from __future__ import annotations
-
 import re
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from html import unescape
 from typing import Any
 
 import kombu
 import pytest
-from celery import Celery
 from django.db import connections
-from django.test import Client
 
 from celery_rmq_delay.contrib.django.models import Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services import counts
@@ -28,32 +23,32 @@ from tests.support.waiting import SECONDS, wait_for
 class HungBroker:
     """A TCP server that takes connections and keeps them, without an answer."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._server = socket.create_server(("127.0.0.1", 0))
         self._server.setblocking(False)
         self._taken: list[socket.socket] = []
         self.url = f"amqp://127.0.0.1:{self._server.getsockname()[1]}//"
 
-    def accepted(self) -> int:
+    def accepted(self):
         """Return how many connections there were."""
         with suppress(BlockingIOError):
             while True:
                 self._taken.append(self._server.accept()[0])
         return len(self._taken)
 
-    def hang_up(self) -> None:
+    def hang_up(self):
         """Close the connections: their clients fail at once."""
         self.accepted()
         for each in self._taken:
             each.close()
 
-    def close(self) -> None:
+    def close(self):
         self.hang_up()
         self._server.close()
 
 
 @pytest.fixture
-def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[HungBroker]:
+def hung(monkeypatch):
     """A broker that hangs; nothing has been counted."""
     monkeypatch.setattr(counts, "_kept", None)
     broker = HungBroker()
@@ -61,7 +56,7 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[HungBroker]:
     broker.close()
 
 
-def opened(client: Client, query: str = "") -> Any:
+def opened(client, query=""):
     """Return a list without faults."""
     page = client.get(EXHAUSTED + query, follow=True)
     assert page.status_code == 200
@@ -69,7 +64,7 @@ def opened(client: Client, query: str = "") -> Any:
     return page
 
 
-def test_a_hung_broker_delays_one_page_and_a_link_tries_again(sqlite: Any, hung: HungBroker) -> None:
+def test_a_hung_broker_delays_one_page_and_a_link_tries_again(sqlite, hung):
     client = people.superuser()
     with of(make(hung.url), broker_timeout=0.3, broker_cache=0.001):
         page = opened(client)
@@ -84,13 +79,13 @@ def test_a_hung_broker_delays_one_page_and_a_link_tries_again(sqlite: Any, hung:
         assert hung.accepted() == 2
 
 
-def test_other_pages_do_not_wait_while_one_counts(sqlite: Any, hung: HungBroker) -> None:
+def test_other_pages_do_not_wait_while_one_counts(sqlite, hung):
     client, other = people.superuser(), people.superuser("bob")
     seed.record(1)
     with of(make(hung.url), broker_timeout=SECONDS):
         found: list[Any] = []
 
-        def count() -> None:
+        def count():
             found.append(opened(other))
             connections.close_all()
 
@@ -108,7 +103,7 @@ def test_other_pages_do_not_wait_while_one_counts(sqlite: Any, hung: HungBroker)
         assert hung.accepted() == 1
 
 
-def test_the_page_states_when_the_messages_were_last_counted(sqlite: Any, hung: HungBroker, rmq_vhost: str) -> None:
+def test_the_page_states_when_the_messages_were_last_counted(sqlite, hung, rmq_vhost):
     client = people.superuser()
     with of(make(rmq_vhost)):
         assert opened(client).context["summary"]["broker_note"] == ""
@@ -119,7 +114,7 @@ def test_the_page_states_when_the_messages_were_last_counted(sqlite: Any, hung: 
     assert "Delay queues hold" not in page
 
 
-def test_counts_from_before_an_action_are_not_shown_after_it(rmq_vhost: str, hung: HungBroker) -> None:
+def test_counts_from_before_an_action_are_not_shown_after_it(rmq_vhost, hung):
     with of(make(rmq_vhost)):
         first = counts.broker_counts()
         assert counts.broker_counts() is first
@@ -131,7 +126,7 @@ def test_counts_from_before_an_action_are_not_shown_after_it(rmq_vhost: str, hun
 
 
 @pytest.fixture
-def app(sqlite: Any, rmq_vhost: str) -> Iterator[Celery]:
+def app(sqlite, rmq_vhost):
     """A shop whose queue exists."""
     with of(make(rmq_vhost)) as found:
         with kombu.Connection(rmq_vhost) as connection:
@@ -139,7 +134,7 @@ def app(sqlite: Any, rmq_vhost: str) -> Iterator[Celery]:
         yield found
 
 
-def test_a_task_is_requeued_as_it_was_and_its_page_shows_it(app: Celery, rmq_vhost: str) -> None:
+def test_a_task_is_requeued_as_it_was_and_its_page_shows_it(app, rmq_vhost):
     client = people.superuser()
     tasks = [seed.record(number, queue="payments", exchange="", routing_key="payments") for number in (0, 4)]
     for task in tasks:
@@ -156,7 +151,7 @@ def test_a_task_is_requeued_as_it_was_and_its_page_shows_it(app: Celery, rmq_vho
     assert "The gateway is back" in client.get(f"{EXHAUSTED}{tasks[0].pk}/change/").content.decode()
 
 
-def test_the_brokers_counts_are_shown_beside_those_of_the_tables(app: Celery, rmq_vhost: str) -> None:
+def test_the_brokers_counts_are_shown_beside_those_of_the_tables(app, rmq_vhost):
     seed.record(0, TaskState.PARKED)
     page = people.superuser().get(EXHAUSTED)
     live = page.context["summary"]["live"]

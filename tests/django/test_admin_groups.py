@@ -1,18 +1,15 @@
 """Failure groups: the order of the list, its bars, and its buttons, which act on all open tasks of one group."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from datetime import timedelta
 from html import unescape
-from typing import Any
 
 import pytest
 from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.db import connection
-from django.test import Client, override_settings
+from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from celery_rmq_delay.contrib.django.models import FailureGroup, Operation, Tally, TaskRecord, TaskState
@@ -27,7 +24,7 @@ GROUPS = f"{BASE}/failuregroup/"
 HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)">')
 
 
-def buttons(text: str, group: FailureGroup) -> dict[str, tuple[str, str, str]]:
+def buttons(text, group):
     """Return (URL, name, value) of the buttons of a group by label."""
     found = re.findall(
         r'<button[^>]* formaction="([^"]+)" name="(\w+)" value="(\w+)"(?: aria-label="[^"]*")?>([^<]+)<', text
@@ -39,7 +36,7 @@ def buttons(text: str, group: FailureGroup) -> dict[str, tuple[str, str, str]]:
     }
 
 
-def press(client: Client, page: Any, group: FailureGroup, label: str) -> Any:
+def press(client, page, group, label):
     """Send the form that a button of a group belongs to, as a browser does."""
     text = page.content.decode()
     url, name, value = buttons(text, group)[label]
@@ -51,11 +48,11 @@ def press(client: Client, page: Any, group: FailureGroup, label: str) -> Any:
     return client.post(url, {**hidden, name: value})
 
 
-def group_of(kind: int) -> FailureGroup:
+def group_of(kind):
     return seed.failure_group(kind, seed.now())
 
 
-def many(count: int) -> None:
+def many(count):
     """Create groups with one open task each."""
     for number in range(count):
         group = FailureGroup.objects.create(
@@ -64,12 +61,12 @@ def many(count: int) -> None:
         seed.record(number, failure_group=group)
 
 
-def states(group: FailureGroup) -> dict[str, int]:
+def states(group):
     return Counter(TaskRecord.objects.filter(failure_group=group).values_list("state", flat=True))
 
 
 @POSTGRES_TABLES
-def test_groups_are_listed_by_open_tasks_then_by_when_they_were_last_seen(client: Client) -> None:
+def test_groups_are_listed_by_open_tasks_then_by_when_they_were_last_seen(client):
     for kind, count in ((0, 2), (1, 5), (2, 2), (3, 0)):
         for number in range(count):
             seed.record(4 * number + kind)
@@ -86,9 +83,7 @@ def test_groups_are_listed_by_open_tasks_then_by_when_they_were_last_seen(client
 @pytest.mark.parametrize(
     ("label", "kind"), [("Requeue…", "requeue"), ("Requeue gradually…", "requeue"), ("Discard…", "discard")]
 )
-def test_a_button_of_a_row_selects_every_open_task_of_its_group_and_no_other(
-    client: Client, label: str, kind: str
-) -> None:
+def test_a_button_of_a_row_selects_every_open_task_of_its_group_and_no_other(client, label, kind):
     for number in range(60):
         seed.message(seed.record(4 * number), seed.call(number))
     for number in range(60, 63):
@@ -111,7 +106,7 @@ def test_a_button_of_a_row_selects_every_open_task_of_its_group_and_no_other(
 
 
 @POSTGRES_TABLES
-def test_a_discard_from_the_list_or_the_page_of_a_group_returns_to_the_list_with_its_filters(client: Client) -> None:
+def test_a_discard_from_the_list_or_the_page_of_a_group_returns_to_the_list_with_its_filters(client):
     for number in range(8):
         seed.record(number)
     group, other = group_of(3), group_of(2)
@@ -130,7 +125,7 @@ def test_a_discard_from_the_list_or_the_page_of_a_group_returns_to_the_list_with
     assert faults(shown) == []
 
 
-def test_the_buttons_are_those_that_the_user_may_use(client: Client) -> None:
+def test_the_buttons_are_those_that_the_user_may_use(client):
     seed.record(1)
     group = group_of(1)
     views = ("view_failuregroup", "view_exhaustedtask")
@@ -151,7 +146,7 @@ def test_the_buttons_are_those_that_the_user_may_use(client: Client) -> None:
 
 
 @POSTGRES_TABLES
-def test_the_open_tasks_of_several_ticked_groups_are_one_list(client: Client) -> None:
+def test_the_open_tasks_of_several_ticked_groups_are_one_list(client):
     for number in range(12):
         seed.record(number)
     ticked = {"action": "show_tasks", "_selected_action": [str(group_of(kind).pk) for kind in (0, 2)]}
@@ -169,7 +164,7 @@ def test_the_open_tasks_of_several_ticked_groups_are_one_list(client: Client) ->
 
 
 @POSTGRES_TABLES
-def test_one_click_mutes_one_group_and_returns_to_the_list(client: Client) -> None:
+def test_one_click_mutes_one_group_and_returns_to_the_list(client):
     for number in range(4):
         seed.record(number)
     group = group_of(2)
@@ -191,7 +186,7 @@ def test_one_click_mutes_one_group_and_returns_to_the_list(client: Client) -> No
 
 @POSTGRES_TABLES
 @override_settings(RMQ_DELAY={"INLINE_LIMIT": 20})
-def test_all_groups_of_a_list_are_muted_at_once_and_not_shown_if_a_url_cannot_name_them(client: Client) -> None:
+def test_all_groups_of_a_list_are_muted_at_once_and_not_shown_if_a_url_cannot_name_them(client):
     many(101)
     ticked = {"select_across": "1", "_selected_action": "0"}
     answer = client.post(GROUPS, {"action": "show_tasks", **ticked})
@@ -203,7 +198,7 @@ def test_all_groups_of_a_list_are_muted_at_once_and_not_shown_if_a_url_cannot_na
 
 
 @POSTGRES_TABLES
-def test_the_bars_of_a_row_are_its_own_exhausted_tasks_by_hour_also_as_text(client: Client) -> None:
+def test_the_bars_of_a_row_are_its_own_exhausted_tasks_by_hour_also_as_text(client):
     for kind in (0, 1):
         seed.record(kind)
     now = seed.now().replace(minute=30, second=0, microsecond=0)
@@ -227,7 +222,7 @@ def test_the_bars_of_a_row_are_its_own_exhausted_tasks_by_hour_also_as_text(clie
 
 
 @POSTGRES_TABLES
-def test_the_list_of_groups_takes_the_same_few_queries_for_any_number_of_groups(client: Client) -> None:
+def test_the_list_of_groups_takes_the_same_few_queries_for_any_number_of_groups(client):
     many(60)
     client.get(GROUPS)
     with CaptureQueriesContext(connection) as queries:
@@ -236,7 +231,7 @@ def test_the_list_of_groups_takes_the_same_few_queries_for_any_number_of_groups(
     assert len(queries) <= 12, [query["sql"][:120] for query in queries]
 
 
-def test_a_note_on_a_group_is_shown_and_leaves_a_trace(client: Client) -> None:
+def test_a_note_on_a_group_is_shown_and_leaves_a_trace(client):
     seed.record(1)
     group = FailureGroup.objects.get()
     client.post(f"{GROUPS}{group.pk}/note/", {"note": "Ask the bank <b>"})

@@ -1,12 +1,8 @@
 """Pages show the contents of any message as text; nothing breaks and nothing is executed."""
 
-from __future__ import annotations
-
 import pickle
-from typing import Any
 
 import pytest
-from django.test import Client
 
 from celery_rmq_delay.contrib.django.models import (
     CollectorStatus,
@@ -47,11 +43,11 @@ class Bomb:
 
     went_off = False
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return setattr, (Bomb, "went_off", True)
 
 
-def nested(depth: int) -> bytes:
+def nested(depth):
     return b"[" * depth + b"]" * depth
 
 
@@ -69,13 +65,13 @@ BODIES = {
 }
 
 
-def opened(client: Client, address: str) -> str:
+def opened(client, address):
     answer = client.get(address)
     assert answer.status_code == 200, address
     return checked(answer, address)
 
 
-def checked(answer: Any, address: str) -> str:
+def checked(answer, address):
     page: str = answer.content.decode()
     assert faults(page) == [], address
     assert "alert(1)</script>" not in page
@@ -86,7 +82,7 @@ def checked(answer: Any, address: str) -> str:
 @pytest.mark.parametrize(
     "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in TEXTS if name not in QUICK)]
 )
-def test_hostile_text_is_text_on_every_page(client: Client, name: str) -> None:
+def test_hostile_text_is_text_on_every_page(client, name):
     text = TEXTS[name]
     exhausted = seed.hostile(text)
     parked = seed.hostile(text, TaskState.PARKED, 667)
@@ -121,7 +117,7 @@ def test_hostile_text_is_text_on_every_page(client: Client, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_hostile_message_is_shown_and_never_run(client: Client, name: str) -> None:
+def test_a_hostile_message_is_shown_and_never_run(client, name):
     body, properties = BODIES[name]
     task = seed.record(1)
     seed.message(
@@ -137,7 +133,7 @@ def test_a_hostile_message_is_shown_and_never_run(client: Client, name: str) -> 
     assert not Bomb.went_off
 
 
-def test_a_broken_row_does_not_break_the_page(client: Client) -> None:
+def test_a_broken_row_does_not_break_the_page(client):
     task = seed.record(1, delay_ms=-1)
     seed.message(task, seed.call(1))
     task.payload.headers = b"\xff\xff\xff\xff!"

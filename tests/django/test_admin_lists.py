@@ -1,17 +1,14 @@
 """The lists of the admin and their filters: what a browser gets; what is refused selects nothing."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 from html import unescape
 from itertools import product
-from typing import Any
 
 import pytest
 from django.contrib import admin
 from django.db import connection
-from django.test import Client, override_settings
+from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import path
 
@@ -69,12 +66,12 @@ FILTERS = [
 ]
 
 
-def rows(page: Any) -> list[TaskRecord]:
+def rows(page):
     return list(page.context["cl"].result_list)
 
 
 @POSTGRES_TABLES
-def test_a_list_takes_at_most_12_queries_for_any_number_of_rows(client: Client) -> None:
+def test_a_list_takes_at_most_12_queries_for_any_number_of_rows(client):
     seed.shop(parked=60, exhausted=60)
     for name in LISTS:
         client.get(f"{BASE}/{name}/")  # content types are looked up once for each process
@@ -87,7 +84,7 @@ def test_a_list_takes_at_most_12_queries_for_any_number_of_rows(client: Client) 
 
 
 @POSTGRES_TABLES
-def test_filters_and_search_keep_the_matching_rows(client: Client) -> None:
+def test_filters_and_search_keep_the_matching_rows(client):
     seed.shop(parked=8, exhausted=12)
     for name, query, expected in FILTERS:
         page = client.get(f"{BASE}/{name}/{query}")
@@ -96,7 +93,7 @@ def test_filters_and_search_keep_the_matching_rows(client: Client) -> None:
 
 
 @POSTGRES_TABLES
-def test_no_search_term_breaks_a_list(client: Client) -> None:
+def test_no_search_term_breaks_a_list(client):
     for name, term in product(LISTS, ("%F0%9F%92%A9", "'%22%3Cscript%3E", "a" * 3000, "%D8%A7")):
         page = client.get(f"{BASE}/{name}/?q={term}")
         assert page.status_code == 200, (name, term)
@@ -104,7 +101,7 @@ def test_no_search_term_breaks_a_list(client: Client) -> None:
 
 
 @POSTGRES_TABLES
-def test_sqlite_finds_a_list_below_the_cap_by_its_filters_and_not_by_its_order(client: Client, settings: Any) -> None:
+def test_sqlite_finds_a_list_below_the_cap_by_its_filters_and_not_by_its_order(client, settings):
     settings.RMQ_DELAY = {"COUNT_CAP": 10}
     seed.shop(parked=0, exhausted=30)
     TaskRecord.objects.filter(pk__in=TaskRecord.objects.order_by("changed_at")[10:13]).update(queue="rare")
@@ -122,7 +119,7 @@ def test_sqlite_finds_a_list_below_the_cap_by_its_filters_and_not_by_its_order(c
 
 
 @POSTGRES_TABLES
-def test_counts_stop_at_the_cap_and_all_rows_can_be_selected_wherever_it_is(client: Client, settings: Any) -> None:
+def test_counts_stop_at_the_cap_and_all_rows_can_be_selected_wherever_it_is(client, settings):
     seed.shop(parked=0, exhausted=60)
     for cap in (10, 49, 50, 51):
         settings.RMQ_DELAY = {"COUNT_CAP": cap}
@@ -133,7 +130,7 @@ def test_counts_stop_at_the_cap_and_all_rows_can_be_selected_wherever_it_is(clie
 
 
 @POSTGRES_TABLES
-def test_the_page_of_a_task_takes_the_same_queries_for_any_number_of_rows_on_it(client: Client) -> None:
+def test_the_page_of_a_task_takes_the_same_queries_for_any_number_of_rows_on_it(client):
     needed = []
     for count in (2, 16):
         task = seed.record(100 * count, root_id="root")
@@ -151,9 +148,7 @@ def test_the_page_of_a_task_takes_the_same_queries_for_any_number_of_rows_on_it(
 
 @POSTGRES_TABLES
 @pytest.mark.parametrize("cap", [10, 10_000])
-def test_a_list_with_three_filters_has_all_its_tasks_in_order_on_its_pages(
-    client: Client, settings: Any, cap: int
-) -> None:
+def test_a_list_with_three_filters_has_all_its_tasks_in_order_on_its_pages(client, settings, cap):
     settings.RMQ_DELAY = {"COUNT_CAP": cap}
     for number in range(130):
         due_at = None if number % 7 == 0 else seed.now() + timedelta(minutes=number % 5)
@@ -178,7 +173,7 @@ def test_a_list_with_three_filters_has_all_its_tasks_in_order_on_its_pages(
 
 
 @POSTGRES_TABLES
-def test_a_list_with_filters_that_no_index_has_together_is_read_once(client: Client) -> None:
+def test_a_list_with_filters_that_no_index_has_together_is_read_once(client):
     seed.shop(parked=20, exhausted=0)
     some = TaskRecord.objects.all()[0]
     three = f"queue={some.queue}&task={some.name}&error={some.exception_type}"
@@ -191,9 +186,7 @@ def test_a_list_with_filters_that_no_index_has_together_is_read_once(client: Cli
 
 @POSTGRES_TABLES
 @pytest.mark.parametrize("cap", [10, 10_000])
-def test_the_tasks_of_an_operation_are_read_once_for_their_count_and_order(
-    client: Client, settings: Any, cap: int
-) -> None:
+def test_the_tasks_of_an_operation_are_read_once_for_their_count_and_order(client, settings, cap):
     settings.RMQ_DELAY = {"COUNT_CAP": cap}
     seed.shop(parked=0, exhausted=130)
     operation = Operation.objects.create(kind=Operation.Kind.REQUEUE, actor="bob", requested=110)
@@ -213,7 +206,7 @@ def test_the_tasks_of_an_operation_are_read_once_for_their_count_and_order(
 
 
 @POSTGRES_TABLES
-def test_each_tile_leads_to_exactly_the_tasks_that_it_counts(client: Client) -> None:
+def test_each_tile_leads_to_exactly_the_tasks_that_it_counts(client):
     seed.shop(parked=8, exhausted=12)
     long_ago = seed.now() - timedelta(days=3)
     oldest = seed.record(100, exhausted_at=long_ago - timedelta(days=1))
@@ -238,7 +231,7 @@ def test_each_tile_leads_to_exactly_the_tasks_that_it_counts(client: Client) -> 
     assert shown == shown | {"Exhausted, open": "14", "Open, exhausted in 24 h": "12"}
 
 
-def test_a_page_shows_when_a_task_is_purged(client: Client, settings: Any) -> None:
+def test_a_page_shows_when_a_task_is_purged(client, settings):
     seed.record(1, changed_at=seed.now() + timedelta(hours=1))  # more than 3 days are left, however slow the page
     settings.RMQ_DELAY = {"KEEP_EXHAUSTED_DAYS": 3, "KEEP_DISCARDED_DAYS": None}
     assert "in 3 days</time>" in client.get(f"{BASE}/exhaustedtask/").content.decode()
@@ -246,7 +239,7 @@ def test_a_page_shows_when_a_task_is_purged(client: Client, settings: Any) -> No
     assert "in 3 days" not in client.get(f"{BASE}/exhaustedtask/?state=DISCARDED").content.decode()
 
 
-def test_pages_show_that_no_collector_runs(client: Client) -> None:
+def test_pages_show_that_no_collector_runs(client):
     assert "No collector is running, so these pages stay" in client.get(f"{BASE}/parkedtask/").content.decode()
     seed.shop(parked=0, exhausted=0)
     assert "No collector" not in client.get(f"{BASE}/parkedtask/").content.decode()
@@ -284,10 +277,10 @@ class ProjectFilter(admin.SimpleListFilter):
 
     title, parameter_name = "size", "size"
 
-    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
+    def lookups(self, request, model_admin):
         return [("odd", "odd")]
 
-    def queryset(self, request: Any, queryset: Any) -> Any:
+    def queryset(self, request, queryset):
         return queryset.filter(attempt=1) if self.value() == "odd" else queryset
 
 
@@ -303,7 +296,7 @@ class ProjectAdmin(ExhaustedTaskAdmin):
     )
 
 
-def test_a_subclass_adds_filters_and_dates_whose_links_work(client: Client) -> None:
+def test_a_subclass_adds_filters_and_dates_whose_links_work(client):
     seed.shop(parked=0, exhausted=4)
     site = admin.AdminSite()
     site.register(ExhaustedTask, ProjectAdmin)
@@ -321,7 +314,7 @@ def test_a_subclass_adds_filters_and_dates_whose_links_work(client: Client) -> N
 
 
 @POSTGRES_TABLES
-def test_a_refused_filter_shows_no_rows_and_a_message_that_names_it(client: Client) -> None:
+def test_a_refused_filter_shows_no_rows_and_a_message_that_names_it(client):
     seed.shop(parked=0, exhausted=8)
     for query, named in REFUSED.items():
         page = client.get(f"{EXHAUSTED}?queue=payments&{query}")
@@ -334,7 +327,7 @@ def test_a_refused_filter_shows_no_rows_and_a_message_that_names_it(client: Clie
 
 @POSTGRES_TABLES
 @pytest.mark.parametrize("across", ["1", "0"])
-def test_an_action_on_a_list_with_a_refused_filter_acts_on_nothing(client: Client, across: str) -> None:
+def test_an_action_on_a_list_with_a_refused_filter_acts_on_nothing(client, across):
     seed.shop(parked=0, exhausted=4)
     sent = {"action": "discard", "_selected_action": "1", "select_across": across, "index": "0"}
     confirmed = {**sent, "confirm": "1", "draft": "1"}
@@ -345,12 +338,12 @@ def test_an_action_on_a_list_with_a_refused_filter_acts_on_nothing(client: Clien
     assert not Operation.objects.exists()
 
 
-def test_a_filter_without_choices_is_applied_all_the_same(client: Client) -> None:
+def test_a_filter_without_choices_is_applied_all_the_same(client):
     seed.record(1)
     assert rows(client.get(f"{EXHAUSTED}?queue=")) == []
 
 
-def test_the_other_lists_refuse_filters_as_well(client: Client) -> None:
+def test_the_other_lists_refuse_filters_as_well(client):
     seed.record(1)
     for name, query in (
         ("failuregroup", "open=x"), ("failuregroup", "muted=2"), ("operation", "kind=x"), ("operation", "state=x"),
@@ -363,7 +356,7 @@ def test_the_other_lists_refuse_filters_as_well(client: Client) -> None:
     assert not FailureGroup.objects.filter(muted=True).exists()
 
 
-def test_an_action_from_a_page_that_the_list_no_longer_has_is_not_lost(client: Client) -> None:
+def test_an_action_from_a_page_that_the_list_no_longer_has_is_not_lost(client):
     seed.shop(parked=0, exhausted=60)
     chosen = [str(task.pk) for task in rows(client.get(f"{EXHAUSTED}?p=2"))]
     TaskRecord.objects.exclude(pk__in=chosen).update(state="DISCARDED")
@@ -374,7 +367,7 @@ def test_an_action_from_a_page_that_the_list_no_longer_has_is_not_lost(client: C
 
 
 @POSTGRES_TABLES
-def test_a_value_can_be_typed_where_there_are_more_values_than_choices(client: Client) -> None:
+def test_a_value_can_be_typed_where_there_are_more_values_than_choices(client):
     seed.shop(parked=0, exhausted=4)
     assert 'name="worker"' not in client.get(EXHAUSTED).content.decode()
     LookupValue.objects.bulk_create(LookupValue(kind="worker", value=f"pod-{number:03}") for number in range(300))
@@ -391,7 +384,7 @@ def test_a_value_can_be_typed_where_there_are_more_values_than_choices(client: C
 # -- operation -----------------------------------------------------------------------------------------------------
 
 
-def operated() -> Operation:
+def operated():
     """Return an operation that has discarded two tasks, skipped one, and failed for one; two others are in no one."""
     tasks = [seed.record(number) for number in range(6)]
     operation = Operation.objects.create(kind="discard", actor="alice", requested=4)
@@ -403,7 +396,7 @@ def operated() -> Operation:
 
 
 @POSTGRES_TABLES
-def test_the_tasks_of_an_operation_are_listed_in_any_state_by_outcome(client: Client) -> None:
+def test_the_tasks_of_an_operation_are_listed_in_any_state_by_outcome(client):
     number = operated().pk
     for name, query, expected in (
         ("taskrecord", "", {0, 1, 2, 3}),
@@ -422,7 +415,7 @@ def test_the_tasks_of_an_operation_are_listed_in_any_state_by_outcome(client: Cl
         assert faults(page.content.decode()) == []
 
 
-def test_an_operation_is_shown_as_a_chosen_filter_and_not_offered_as_a_choice(client: Client) -> None:
+def test_an_operation_is_shown_as_a_chosen_filter_and_not_offered_as_a_choice(client):
     number = operated().pk
     page = client.get(f"{BASE}/taskrecord/?operation={number}&outcome=SKIPPED").content.decode()
     assert f"<bdi>Operation {number}: Skipped</bdi>" in page
@@ -432,7 +425,7 @@ def test_an_operation_is_shown_as_a_chosen_filter_and_not_offered_as_a_choice(cl
 
 
 @POSTGRES_TABLES
-def test_an_unknown_outcome_selects_nothing(client: Client) -> None:
+def test_an_unknown_outcome_selects_nothing(client):
     number = operated().pk
     for outcome in ("NOPE", "a%00b", ""):
         query = f"operation={number}&outcome={outcome}"
@@ -444,7 +437,7 @@ def test_an_unknown_outcome_selects_nothing(client: Client) -> None:
 
 
 @POSTGRES_TABLES
-def test_an_action_on_the_tasks_of_an_operation_asks_for_these_only(client: Client) -> None:
+def test_an_action_on_the_tasks_of_an_operation_asks_for_these_only(client):
     number = operated().pk
     page = ask(client, "restore", address=f"{EXHAUSTED}?operation={number}", select_across="1")
     assert (page.context["affected"], page.context["others"]) == (2, 2)

@@ -1,15 +1,10 @@
 """The pages in languages that group digits, or are written from right to left, with ids above a million."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-from django.test import Client, override_settings
+from django.test import override_settings
 
 from celery_rmq_delay.contrib.django.admin import PAGES
 from celery_rmq_delay.contrib.django.models import (
@@ -25,10 +20,10 @@ from celery_rmq_delay.contrib.django.services.insight_runs import load
 from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django import seed
 from tests.support.django.admin_pages import BASE
-from tests.support.django.databases import Database, number_from
+from tests.support.django.databases import number_from
 from tests.support.django.insights import finished
 from tests.support.django.markup import faults
-from tests.support.django.sent_forms import PageParts, SentForm
+from tests.support.django.sent_forms import PageParts
 
 FIRST = 1_234_567
 LISTS = [f"{BASE}/{model._meta.model_name}/" for model in PAGES]
@@ -36,14 +31,14 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?(%|rem)?")
 
 
 @pytest.fixture(params=["de", *(pytest.param(each, marks=pytest.mark.slow) for each in ("en", "fr", "ar"))])
-def language(request: pytest.FixtureRequest) -> Iterator[str]:
+def language(request):
     """A language: numbers are 1,234 in English, 1.234 in German, 1 234 in French; Arabic is from right to left."""
     with override_settings(LANGUAGE_CODE=request.param, USE_THOUSAND_SEPARATOR=True):
         yield request.param
 
 
 @pytest.fixture
-def rows(tables: Database, shop: Any, tmp_path: Path) -> None:
+def rows(tables, shop, tmp_path):
     """Rows in each table, with ids above a million."""
     number_from(FIRST)
     seed.shop(parked=3, exhausted=6)
@@ -58,13 +53,13 @@ def rows(tables: Database, shop: Any, tmp_path: Path) -> None:
     load(str(finished(tmp_path, seed.now().date())))
 
 
-def kind(address: str) -> str:
+def kind(address):
     """Return an address without its numbers, and the names of its parameters: what pages have in common."""
     path, _, query = address.partition("?")
     return re.sub(r"\d+", "N", path) + "?" + "&".join(sorted(part.partition("=")[0] for part in query.split("&")))
 
 
-def crawled(client: Client) -> dict[str, PageParts]:
+def crawled(client):
     """Return a page of each kind that links lead to; each must open without a fault."""
     pages: dict[str, PageParts] = {}
     waiting, seen = [f"{address}?" for address in LISTS], set(map(kind, LISTS))
@@ -85,12 +80,12 @@ def crawled(client: Client) -> dict[str, PageParts]:
     return pages
 
 
-def posts(page: PageParts) -> list[SentForm]:
+def posts(page):
     """Return the forms of these pages that change something."""
     return [form for form in page.forms if form.method == "post" and "logout" not in form.action]
 
 
-def sent(client: Client, address: str, form: SentForm, values: dict[str, Any]) -> Any:
+def sent(client, address, form, values):
     """Send a form as a browser does, then the confirmation that the response asks for; return the last response."""
     fields = {name: value for name, value in form.fields.items() if name != "csrfmiddlewaretoken"}
     answer = client.post(urljoin(address, form.action), {**fields, **values})
@@ -108,7 +103,7 @@ def sent(client: Client, address: str, form: SentForm, values: dict[str, Any]) -
 
 
 @override_settings(LANGUAGE_CODE="de", USE_THOUSAND_SEPARATOR=True)
-def test_texts_are_english_in_every_language_and_numbers_are_not(rows: None, client: Client) -> None:
+def test_texts_are_english_in_every_language_and_numbers_are_not(rows, client):
     listed = client.get(f"{BASE}/operation/").content.decode()
     assert "Start</a>" in listed  # Django's own word, in Django's own breadcrumbs
     assert "By state" in listed
@@ -119,7 +114,7 @@ def test_texts_are_english_in_every_language_and_numbers_are_not(rows: None, cli
 
 
 @POSTGRES_TABLES
-def test_all_pages_open_and_programs_read_their_numbers(rows: None, language: str, client: Client) -> None:
+def test_all_pages_open_and_programs_read_their_numbers(rows, language, client):
     pages = crawled(client)
     assert len(pages) > 40
     assert re.search(r"/12345\d\d/change/", " ".join(pages))
@@ -132,7 +127,7 @@ def test_all_pages_open_and_programs_read_their_numbers(rows: None, language: st
 
 
 @pytest.mark.slow
-def test_every_form_and_every_action_on_ticked_rows_is_accepted(rows: None, language: str, client: Client) -> None:
+def test_every_form_and_every_action_on_ticked_rows_is_accepted(rows, language, client):
     done = set()
     for address, page in crawled(client).items():
         for form in posts(page):
@@ -147,7 +142,7 @@ def test_every_form_and_every_action_on_ticked_rows_is_accepted(rows: None, lang
     assert {"reveal", "edit", "cancel", "body", "properties", "drop"} <= done
 
 
-def test_the_undo_of_a_mute_selects_the_groups_by_their_ids(rows: None, language: str, client: Client) -> None:
+def test_the_undo_of_a_mute_selects_the_groups_by_their_ids(rows, language, client):
     groups = list(FailureGroup.objects.values_list("pk", flat=True))
     assert min(groups) >= FIRST
     FailureGroup.objects.update(muted=True)

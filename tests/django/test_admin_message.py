@@ -1,24 +1,20 @@
 """The message on the page of a task: without secrets, revealed with a trace, edited."""
 
-from __future__ import annotations
-
 import html
 import json
-from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.test import Client, override_settings
+from django.test import override_settings
 
 from celery_rmq_delay.contrib.django.models import ExhaustedTask, Operation, TaskRecord, TaskState
 from tests.support.django import people, seed
 from tests.support.django.admin_pages import EXHAUSTED, messages_of
-from tests.support.django.databases import Database
 from tests.support.django.markup import faults
 
 
 @pytest.fixture
-def task(tables: Database, shop: Any) -> TaskRecord:
+def task(tables, shop):
     made = seed.record(1)
     death = {"queue": "payments", "reason": "rejected", "count": 3, "exchange": "shop", "routing-keys": ["pay"]}
     seed.message(
@@ -29,7 +25,7 @@ def task(tables: Database, shop: Any) -> TaskRecord:
     return made
 
 
-def shown(client: Client, task: TaskRecord) -> str:
+def shown(client, task):
     answer = client.get(f"{EXHAUSTED}{task.pk}/change/")
     assert answer.status_code == 200
     page: str = answer.content.decode()
@@ -37,7 +33,7 @@ def shown(client: Client, task: TaskRecord) -> str:
     return html.unescape(page)
 
 
-def test_secrets_are_left_out_headers_are_listed_and_deaths_decoded(task: TaskRecord) -> None:
+def test_secrets_are_left_out_headers_are_listed_and_deaths_decoded(task):
     page = shown(people.superuser(), task)
     assert "4111111111111111" not in page
     assert '"card_number": "[redacted]"' in page
@@ -47,7 +43,7 @@ def test_secrets_are_left_out_headers_are_listed_and_deaths_decoded(task: TaskRe
     assert "<bdi>pay</bdi>" in page
 
 
-def test_a_reveal_needs_a_permission_and_leaves_a_trace(task: TaskRecord) -> None:
+def test_a_reveal_needs_a_permission_and_leaves_a_trace(task):
     bob = people.staff("view_exhaustedtask", "requeue_taskrecord")
     assert "Reveal</button>" not in shown(bob, task)
     assert bob.post(f"{EXHAUSTED}{task.pk}/reveal/").status_code == 403
@@ -65,7 +61,7 @@ def test_a_reveal_needs_a_permission_and_leaves_a_trace(task: TaskRecord) -> Non
     assert LogEntry.objects.get().change_message == "Message revealed"
 
 
-def test_a_task_whose_message_is_not_kept_shows_the_arguments_of_its_event(task: TaskRecord) -> None:
+def test_a_task_whose_message_is_not_kept_shows_the_arguments_of_its_event(task):
     other = seed.record(2)
     page = shown(people.superuser(), other)
     assert "not kept" in page
@@ -73,7 +69,7 @@ def test_a_task_whose_message_is_not_kept_shows_the_arguments_of_its_event(task:
     assert "Reveal</button>" not in page
 
 
-def test_the_permission_to_edit_suffices_to_see_secrets_which_is_noted_and_to_requeue(task: TaskRecord) -> None:
+def test_the_permission_to_edit_suffices_to_see_secrets_which_is_noted_and_to_requeue(task):
     client = people.staff("view_exhaustedtask", "edit_payload_taskrecord")
     assert client.get(f"{EXHAUSTED}{task.pk}/edit/")["Location"] == f"{EXHAUSTED}{task.pk}/change/"
     assert "Edit and requeue</button>" in shown(client, task)
@@ -88,7 +84,7 @@ def test_the_permission_to_edit_suffices_to_see_secrets_which_is_noted_and_to_re
     assert [each.kind for each in Operation.objects.order_by("pk")] == ["reveal", "edit"]
 
 
-def test_an_invalid_edit_shows_the_form_again_with_the_input(task: TaskRecord) -> None:
+def test_an_invalid_edit_shows_the_form_again_with_the_input(task):
     client = people.superuser()
     for args, kwargs, wrong in (
         ("[7", "{}", "This is not JSON"),
@@ -105,7 +101,7 @@ def test_an_invalid_edit_shows_the_form_again_with_the_input(task: TaskRecord) -
     assert ExhaustedTask.objects.get().state == TaskState.EXHAUSTED
 
 
-def test_an_edit_runs_shows_its_result_and_leaves_no_secret_in_the_audit_log(task: TaskRecord) -> None:
+def test_an_edit_runs_shows_its_result_and_leaves_no_secret_in_the_audit_log(task):
     kwargs = {
         "card_number": "4112",
         "pairs": [["password", "s3cr3t"]],
@@ -124,14 +120,14 @@ def test_an_edit_runs_shows_its_result_and_leaves_no_secret_in_the_audit_log(tas
     assert LogEntry.objects.get().change_message == f"Edit and requeue (operation {operation.pk}): typo"
 
 
-def test_editing_is_off_unless_a_setting_allows_it(task: TaskRecord) -> None:
+def test_editing_is_off_unless_a_setting_allows_it(task):
     client = people.superuser()
     with override_settings(RMQ_DELAY={"CELERY_APP": "tests.support.django.shop.found"}):
         assert "Edit and requeue" not in shown(client, task)
         assert client.post(f"{EXHAUSTED}{task.pk}/edit/").status_code == 403
 
 
-def test_the_reason_why_a_task_cannot_be_edited_is_shown(task: TaskRecord) -> None:
+def test_the_reason_why_a_task_cannot_be_edited_is_shown(task):
     client = people.superuser()
     other = seed.record(2)
     seed.message(other, b"\x80\x04", content_type="application/x-python-serialize")
@@ -141,7 +137,7 @@ def test_the_reason_why_a_task_cannot_be_edited_is_shown(task: TaskRecord) -> No
     assert message == "Only plain JSON can be edited; this message is: application/x-python-serialize."
 
 
-def test_a_page_shows_tasks_of_its_own_list_only_and_their_later_state(task: TaskRecord) -> None:
+def test_a_page_shows_tasks_of_its_own_list_only_and_their_later_state(task):
     client = people.superuser()
     never = seed.record(2, TaskState.PARKED)
     assert client.get(f"{EXHAUSTED}{never.pk}/change/").status_code == 404

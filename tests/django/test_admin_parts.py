@@ -1,7 +1,5 @@
 """The parts of the pages that need no database: tracebacks, timelines, bars, times."""
 
-from __future__ import annotations
-
 import traceback
 from datetime import datetime, timedelta, timezone
 
@@ -18,12 +16,12 @@ from tests.support.effort import assert_linear
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 
 
-def test_frames_of_libraries_are_distinguished_from_the_applications() -> None:
+def test_frames_of_libraries_are_distinguished_from_the_applications():
     found = [(part.kind, part.frames) for part in parts(TRACEBACK)]
     assert found == [("text", 0), ("library", 1), ("application", 2), ("library", 2), ("text", 0)]
 
 
-def test_no_line_of_a_traceback_is_lost() -> None:
+def test_no_line_of_a_traceback_is_lost():
     try:
         try:
             raise ValueError("first\nsecond line")
@@ -36,20 +34,20 @@ def test_no_line_of_a_traceback_is_lost() -> None:
 
 
 @corpus("hostile", ["", "\n" * 9, '  File "', '  File "x", line 1, in ' + "y" * 9_000, "x" * 20_000])
-def test_text_that_is_no_traceback_is_text(hostile: str) -> None:
+def test_text_that_is_no_traceback_is_text(hostile):
     assert [part.kind for part in parts(hostile)] in ([], ["text"])
 
 
-def test_a_long_traceback_is_parsed_quickly() -> None:
+def test_a_long_traceback_is_parsed_quickly():
     assert_linear(lambda size: parts('  File "' * size), 50_000)
     assert_linear(lambda size: parts('  File "/a.py", line 1, in x\n    y\n' * size), 20_000)
 
 
-def attempt(number: int, at: datetime, delay: int | None = None, generation: int = 0) -> Attempt:
+def attempt(number, at, delay=None, generation=0):
     return Attempt(attempt=number, generation=generation, occurred_at=at, runtime_ms=2_000, delay_ms=delay)
 
 
-def test_the_actual_delay_is_from_the_end_of_an_attempt_to_the_start_of_the_next() -> None:
+def test_the_actual_delay_is_from_the_end_of_an_attempt_to_the_start_of_the_next():
     steps = timeline(
         [
             attempt(0, NOON, 60_000),
@@ -62,7 +60,7 @@ def test_the_actual_delay_is_from_the_end_of_an_attempt_to_the_start_of_the_next
     assert steps[0].started_at == NOON - timedelta(seconds=2)
 
 
-def test_one_bar_is_visible_among_thousands_and_zero_has_no_bar() -> None:
+def test_one_bar_is_visible_among_thousands_and_zero_has_no_bar():
     hours = [Hour(NOON, 9_000, 1, 0), Hour(NOON + timedelta(hours=1), 0, 0, 5)]
     drawn = chart(hours)
     found = list(bars({"parked": [9_000, 0], "exhausted": [1, 0]}, ["12", "13"], 10_000, left=0.12, width=0.36))
@@ -75,7 +73,7 @@ def test_one_bar_is_visible_among_thousands_and_zero_has_no_bar() -> None:
 
 
 @corpus("number, up", [(0, 1), (1, 1), (2, 2), (3, 5), (11, 20), (99, 100), (10**15 + 1, 2 * 10**15)])
-def test_the_scale_ends_at_a_round_number(number: int, up: int) -> None:
+def test_the_scale_ends_at_a_round_number(number, up):
     assert round_up(number) == up
 
 
@@ -83,18 +81,18 @@ def test_the_scale_ends_at_a_round_number(number: int, up: int) -> None:
     "seconds, words",
     [(0, "now"), (3, "in 3 s"), (-3, "3 s ago"), (200, "in 3 min"), (-7_300, "2 h ago"), (-180_000, "2 days ago")],
 )
-def test_times_are_shown_in_everyday_words(seconds: int, words: str) -> None:
+def test_times_are_shown_in_everyday_words(seconds, words):
     shown = text.moment(NOON + timedelta(seconds=seconds), now=NOON)
     assert f">{words}</time>" in shown
     assert 'datetime="2026-' in shown
     assert 'title="2026-' in shown
 
 
-def test_delays_are_shown_exactly() -> None:
+def test_delays_are_shown_exactly():
     assert [text.delay(ms) for ms in (None, 0, 90_000, 3_600_500)] == ["-", "0 s", "1 min 30 s", "1 h 500 ms"]
 
 
-def test_state_is_text_and_icon() -> None:
+def test_state_is_text_and_icon():
     for state in ("PARKED", "EXHAUSTED", "UNKNOWN", "made up"):
         shown = text.state_badge(state)
         assert faults(shown) == []
@@ -102,7 +100,7 @@ def test_state_is_text_and_icon() -> None:
         assert len(shown.split("</svg>")[1]) > len("</span>") + 3
 
 
-def test_an_operation_shows_its_filters_in_words() -> None:
+def test_an_operation_shows_its_filters_in_words():
     operation = Operation(
         details={
             "filters": {"state": "EXHAUSTED", "group": "1", "other": "x"},
@@ -117,7 +115,7 @@ def test_an_operation_shows_its_filters_in_words() -> None:
     ]
 
 
-def test_the_changes_of_an_edit_are_readable() -> None:
+def test_the_changes_of_an_edit_are_readable():
     operation = Operation(details={"diff": [{"path": "args.0", "after": "ü"}], "groups": [1, 2], "note": ""})
     words = dict(operation_text.in_words(operation))
     assert words["Groups"] == "1, 2"
@@ -125,7 +123,7 @@ def test_the_changes_of_an_edit_are_readable() -> None:
     assert "Note" not in words
 
 
-def test_a_long_error_is_cut_in_the_column_and_not_in_its_title() -> None:
+def test_a_long_error_is_cut_in_the_column_and_not_in_its_title():
     shown = text.clamped("e" * 400)
     assert f'title="{"e" * 400}"' in shown
     assert "e" * text.IN_LIST not in shown.split(">", 1)[1]

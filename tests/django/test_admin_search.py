@@ -1,14 +1,9 @@
 """The search of the lists: by the words of messages and arguments, and by ids and names."""
 
-from __future__ import annotations
-
-from typing import Any
 from urllib.parse import quote
 
-import pytest
 from django.core.management import call_command
 from django.db import connection
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from celery_rmq_delay.contrib.django.models import LookupValue, TaskRecord, TaskState, search
@@ -20,7 +15,7 @@ from tests.support.django.markup import faults
 from tests.support.django.records import ago, record
 
 
-def task(number: int, **given: Any) -> TaskRecord:
+def task(number, **given):
     """Return an exhausted task about an order."""
     return record(
         **{
@@ -34,13 +29,13 @@ def task(number: int, **given: Any) -> TaskRecord:
     )
 
 
-def found(term: str) -> set[int]:
+def found(term):
     """Return the numbers of the tasks that the search finds."""
     rows = TaskRecord.objects.order_by("-exhausted_at")
     return {each.pk for each in searched(rows, term).rows}
 
 
-def listed(client: Client, term: str, name: str = "exhaustedtask", more: str = "") -> list[str]:
+def listed(client, term, name="exhaustedtask", more=""):
     page = client.get(f"{BASE}/{name}/?q={quote(term)}{more}")
     assert page.status_code == 200
     assert faults(page.content.decode()) == []
@@ -76,7 +71,7 @@ FOUND_BY_WORD = {
 
 
 @BOTH_TABLES
-def test_words_of_messages_and_arguments_find_tasks(tables: Any) -> None:
+def test_words_of_messages_and_arguments_find_tasks(tables):
     tasks = {number: task(number) for number in (4711, 4712)}
     tasks[5] = task(5, exception_message="Kein Haus in der Bahnhofstraße, „München“ 大阪、東京。", kwargs_preview="{}")
     for term, numbers in FOUND_BY_WORD.items():
@@ -84,7 +79,7 @@ def test_words_of_messages_and_arguments_find_tasks(tables: Any) -> None:
 
 
 @BOTH_TABLES
-def test_a_list_finds_the_task_of_an_order(client: Client) -> None:
+def test_a_list_finds_the_task_of_an_order(client):
     tasks = [task(number) for number in (4711, 4712)]
     task(4711, state=TaskState.DISCARDED, queue="mail")
     assert listed(client, "4711") == [tasks[0].task_id]
@@ -96,7 +91,7 @@ def test_a_list_finds_the_task_of_an_order(client: Client) -> None:
 
 
 @BOTH_TABLES
-def test_the_index_follows_updates_upserts_and_deletes(tables: Any) -> None:
+def test_the_index_follows_updates_upserts_and_deletes(tables):
     made = task(4711)
     assert found("4711") == {made.pk}
     TaskRecord.objects.filter(pk=made.pk).update(args_preview="[4712]", exception_message="gone")
@@ -117,7 +112,7 @@ def test_the_index_follows_updates_upserts_and_deletes(tables: Any) -> None:
     assert candidates("upserted") == []
 
 
-def candidates(term: str) -> list[int]:
+def candidates(term):
     """Return what the index has, also where the table has no such row."""
     from celery_rmq_delay.contrib.django.services import searching
 
@@ -133,7 +128,7 @@ HOSTILE = [
 
 
 @BOTH_TABLES
-def test_no_text_breaks_the_search_or_finds_what_does_not_match(client: Client) -> None:
+def test_no_text_breaks_the_search_or_finds_what_does_not_match(client):
     task(4711)
     for term in HOSTILE:
         assert listed(client, term) == [], term
@@ -142,7 +137,7 @@ def test_no_text_breaks_the_search_or_finds_what_does_not_match(client: Client) 
 
 
 @BOTH_TABLES
-def test_a_task_id_is_found_alone(tables: Any) -> None:
+def test_a_task_id_is_found_alone(tables):
     first, _second = task(1), task(2)
     third = task(3, root_id=first.task_id, exception_message=f"see {first.task_id}")
     task(4, exception_message=f"see {first.task_id}")
@@ -150,7 +145,7 @@ def test_a_task_id_is_found_alone(tables: Any) -> None:
 
 
 @BOTH_TABLES
-def test_frequent_words_are_searched_in_the_first_rows_of_the_list(client: Client, settings: Any) -> None:
+def test_frequent_words_are_searched_in_the_first_rows_of_the_list(client, settings):
     settings.RMQ_DELAY = {"COUNT_CAP": 40}
     tasks = [task(number, queue="mail" if number == 25 else "payments") for number in range(50)]
     assert listed(client, "declined") == [each.task_id for each in tasks[:10]]
@@ -166,7 +161,7 @@ def test_frequent_words_are_searched_in_the_first_rows_of_the_list(client: Clien
 
 
 @BOTH_TABLES
-def test_a_beginning_of_more_names_than_are_searched_has_a_note(client: Client) -> None:
+def test_a_beginning_of_more_names_than_are_searched_has_a_note(client):
     for number in range(60):
         name = f"shop.task{number:02}"
         LookupValue.objects.create(kind=LookupValue.Kind.TASK, value=name)
@@ -178,7 +173,7 @@ def test_a_beginning_of_more_names_than_are_searched_has_a_note(client: Client) 
 
 
 @BOTH_TABLES
-def test_the_index_is_not_read_for_words_that_are_known_to_be_frequent(client: Client, settings: Any) -> None:
+def test_the_index_is_not_read_for_words_that_are_known_to_be_frequent(client, settings):
     settings.RMQ_DELAY = {"COUNT_CAP": 20}
     tasks = [task(number, queue="mail" if number % 25 == 5 else "payments") for number in range(100)]
     with connection.cursor() as cursor:
@@ -196,7 +191,7 @@ def test_the_index_is_not_read_for_words_that_are_known_to_be_frequent(client: C
 
 
 @BOTH_TABLES
-def test_a_search_that_is_too_long_finds_nothing_and_states_the_limits(client: Client) -> None:
+def test_a_search_that_is_too_long_finds_nothing_and_states_the_limits(client):
     task(1)
     for term in ("declined " * (MAX_TERM // 9 + 1), " ".join(f"w{number}" for number in range(MAX_WORDS + 1))):
         assert listed(client, term) == []
@@ -205,7 +200,7 @@ def test_a_search_that_is_too_long_finds_nothing_and_states_the_limits(client: C
 
 
 @BOTH_TABLES
-def test_a_page_with_a_search_takes_a_bounded_number_of_queries(client: Client, settings: Any) -> None:
+def test_a_page_with_a_search_takes_a_bounded_number_of_queries(client, settings):
     most = 15 if connection.vendor == "postgresql" else 14  # whose planner is asked first
     settings.RMQ_DELAY = {"COUNT_CAP": 10, "BROKER_CACHE": 3600}  # a count of the queues takes a query of its own
     for number in range(20):
@@ -221,7 +216,7 @@ def test_a_page_with_a_search_takes_a_bounded_number_of_queries(client: Client, 
 
 
 @BOTH_TABLES
-def test_words_are_split_in_python_as_in_the_database(tables: Any) -> None:
+def test_words_are_split_in_python_as_in_the_database(tables):
     texts = [
         "order-4711 (2e05e5)",
         "a_b.c@d",
@@ -242,7 +237,7 @@ def test_words_are_split_in_python_as_in_the_database(tables: Any) -> None:
 
 
 @BOTH_TABLES
-def test_the_search_reads_an_index(tables: Any) -> None:
+def test_the_search_reads_an_index(tables):
     task(4711)
     with CaptureQueriesContext(connection) as queries:
         assert len(candidates("4711")) == 1
@@ -257,7 +252,7 @@ def test_the_search_reads_an_index(tables: Any) -> None:
     assert f"Bitmap Index Scan on {search.NAME}" in plan
 
 
-def has_index() -> bool:
+def has_index():
     master = "pg_class WHERE relname" if connection.vendor == "postgresql" else "sqlite_master WHERE name"
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT count(*) FROM {master} LIKE %s", [f"{search.NAME}%"])
@@ -265,7 +260,7 @@ def has_index() -> bool:
 
 
 @BOTH_TABLES
-def test_an_index_that_is_created_again_has_the_existing_rows(tables: Any) -> None:
+def test_an_index_that_is_created_again_has_the_existing_rows(tables):
     made = task(4711)
     search.drop(connection)
     assert not has_index()
@@ -279,7 +274,7 @@ def test_an_index_that_is_created_again_has_the_existing_rows(tables: Any) -> No
     assert candidates("4711") == []
 
 
-def test_triggers_that_a_rebuilt_table_has_lost_are_created_by_migrate(sqlite: Any) -> None:
+def test_triggers_that_a_rebuilt_table_has_lost_are_created_by_migrate(sqlite):
     first = task(4711)
     with connection.schema_editor() as editor:
         editor._remake_table(TaskRecord)
@@ -291,9 +286,7 @@ def test_triggers_that_a_rebuilt_table_has_lost_are_created_by_migrate(sqlite: A
     assert candidates("4713") == [third.pk]
 
 
-def test_a_sqlite_without_fts5_searches_ids_and_names_and_shows_it(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sqlite_without_fts5_searches_ids_and_names_and_shows_it(client, monkeypatch):
     made = task(4711)
     monkeypatch.setattr(search, "has_fts5", lambda _cursor: False)
     try:

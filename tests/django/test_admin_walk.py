@@ -1,9 +1,6 @@
 """Every address, every action and every permission of the admin, on both sites."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from copy import deepcopy
 from itertools import product
 from typing import Any
@@ -42,19 +39,19 @@ READABLE = {"changelist", "change", "history"}
 FORBIDDEN = {"add", "delete"}
 
 
-def of_a_get(page: str) -> int:
+def of_a_get(page):
     """Return the status of a GET by a user who may view the page."""
     return 200 if page in READABLE else 403 if page in FORBIDDEN else 302
 
 
 @pytest.fixture(autouse=True)
-def two_sites(sqlite: Any) -> Iterator[None]:
+def two_sites(sqlite):
     with override_settings(ROOT_URLCONF="tests.support.django.admin_sites", RMQ_DELAY={"ALLOW_EDIT": True}):
         yield
 
 
 @pytest.fixture
-def rows(two_sites: None) -> dict[str, Any]:
+def rows(two_sites):
     """One row of each model, to open the pages of rows."""
     seed.shop(parked=2, exhausted=2)
     parked = TaskRecord.objects.filter(state=TaskState.PARKED)[0]
@@ -79,7 +76,7 @@ def rows(two_sites: None) -> dict[str, Any]:
     }
 
 
-def addresses(rows: dict[str, Any], *sites: str) -> list[tuple[str, str, str]]:
+def addresses(rows, *sites):
     """Return (address, model, page) of all addresses of this app on one site, or on both."""
     found = []
     for site in sites or SITES:
@@ -94,7 +91,7 @@ def addresses(rows: dict[str, Any], *sites: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def contents() -> dict[str, Any]:
+def contents():
     """Return everything in the database but sessions."""
     return {
         model._meta.label: sorted(map(repr, model._default_manager.values_list()))
@@ -103,7 +100,7 @@ def contents() -> dict[str, Any]:
     }
 
 
-def test_the_walk_covers_all_pages(rows: dict[str, Any]) -> None:
+def test_the_walk_covers_all_pages(rows):
     found = {(model, page) for _address, model, page in addresses(rows)}
     for model in PAGES:
         for page in READABLE | FORBIDDEN:
@@ -114,7 +111,7 @@ def test_the_walk_covers_all_pages(rows: dict[str, Any]) -> None:
         assert {(model, "reveal"), (model, "edit")} <= found
 
 
-def test_a_superuser_sees_every_page_that_is_there_to_be_seen_and_no_page_writes(rows: dict[str, Any]) -> None:
+def test_a_superuser_sees_every_page_that_is_there_to_be_seen_and_no_page_writes(rows):
     browser = people.superuser()
     before = contents()
     for address, model, page in addresses(rows):
@@ -133,7 +130,7 @@ def test_a_superuser_sees_every_page_that_is_there_to_be_seen_and_no_page_writes
 
 
 @pytest.mark.skipif(django.VERSION < (6, 1), reason="The admin's own scripts have nonces from Django 6.1 on.")
-def test_scripts_and_styles_have_the_nonce_of_the_content_security_policy(rows: dict[str, Any]) -> None:
+def test_scripts_and_styles_have_the_nonce_of_the_content_security_policy(rows):
     templates = deepcopy(settings.TEMPLATES)
     templates[0]["OPTIONS"]["context_processors"].append("django.template.context_processors.csp")
     middleware = ["django.middleware.csp.ContentSecurityPolicyMiddleware", *settings.MIDDLEWARE]
@@ -149,7 +146,7 @@ def test_scripts_and_styles_have_the_nonce_of_the_content_security_policy(rows: 
                 assert [each for each in loaded if f'nonce="{nonce}"' not in each] == [], address
 
 
-def test_every_page_requires_a_login_a_permission_and_for_a_post_the_csrf_token(rows: dict[str, Any]) -> None:
+def test_every_page_requires_a_login_a_permission_and_for_a_post_the_csrf_token(rows):
     staff, forged = people.staff(), people.superuser()
     forged.handler.enforce_csrf_checks = True
     before = contents()
@@ -165,7 +162,7 @@ def test_every_page_requires_a_login_a_permission_and_for_a_post_the_csrf_token(
 
 
 @each_site
-def test_who_logs_in_again_lands_on_the_page_whose_button_was_pressed(rows: dict[str, Any], site: str) -> None:
+def test_who_logs_in_again_lands_on_the_page_whose_button_was_pressed(rows, site):
     browser = people.superuser()
     user = User.objects.get()
     user.set_password("s3cr3t")
@@ -189,13 +186,13 @@ def test_who_logs_in_again_lands_on_the_page_whose_button_was_pressed(rows: dict
     assert without_logins() == before
 
 
-def without_logins() -> dict[str, Any]:
+def without_logins():
     """Return everything in the database but sessions and users, whose last login changes."""
     return {label: found for label, found in contents().items() if label != "auth.User"}
 
 
 @each_site
-def test_each_view_permission_opens_its_own_pages_only(rows: dict[str, Any], site: str) -> None:
+def test_each_view_permission_opens_its_own_pages_only(rows, site):
     for permission in people.VIEWS:
         browser = people.staff(permission, name=permission)
         own = permission.removeprefix("view_")
@@ -208,7 +205,7 @@ def test_each_view_permission_opens_its_own_pages_only(rows: dict[str, Any], sit
 
 
 @each_site
-def test_a_user_with_view_permissions_is_refused_every_action(rows: dict[str, Any], site: str) -> None:
+def test_a_user_with_view_permissions_is_refused_every_action(rows, site):
     browser = people.staff(*people.VIEWS)
     before = contents()
     for address, model, page in addresses(rows, site):
@@ -223,7 +220,7 @@ def test_a_user_with_view_permissions_is_refused_every_action(rows: dict[str, An
     assert contents() == before
 
 
-def actions(model: str) -> set[str]:
+def actions(model):
     """Return the names of all actions of a list, regardless of permissions; Django 6.1 has a class for them."""
     found: Any = admin.site._registry[apps.get_model("rmq_delay", model)]
     names = {each.name if hasattr(each, "func") else each[1] for each in found._get_base_actions()}
@@ -242,7 +239,7 @@ NEEDED = {
 
 
 @each_site
-def test_each_permission_allows_its_own_acts_only(rows: dict[str, Any], site: str) -> None:
+def test_each_permission_allows_its_own_acts_only(rows, site):
     for permission in people.ACTS:
         browser = people.staff(*people.VIEWS, permission, name=permission)
         for model in ("parkedtask", "exhaustedtask", "taskrecord", "failuregroup"):
@@ -261,14 +258,14 @@ def test_each_permission_allows_its_own_acts_only(rows: dict[str, Any], site: st
         assert (noted.status_code == 403) == (permission != "change_failuregroup")
 
 
-def test_the_documented_permissions_are_those_of_the_models() -> None:
+def test_the_documented_permissions_are_those_of_the_models():
     for model in PAGES:
         assert f"view_{model._meta.model_name}" in people.VIEWS
         assert set(model._meta.default_permissions) <= {"view", "change"}
     assert {name.removeprefix("rmq_delay.") for name in PERMISSIONS.values()} == set(people.ACTS)
 
 
-def test_an_address_of_no_row_is_not_found() -> None:
+def test_an_address_of_no_row_is_not_found():
     browser = people.superuser()
     for number, model, page in product(
         ("0", "999999", "x", "1'--", "%00", "9" * 30, "-1", "../1"), PAGES, ("change", "history")
@@ -277,7 +274,7 @@ def test_an_address_of_no_row_is_not_found() -> None:
         assert browser.get(address).status_code in (302, 404), address
 
 
-def test_a_site_keeps_the_pages_that_it_has_of_its_own() -> None:
+def test_a_site_keeps_the_pages_that_it_has_of_its_own():
     site = admin.AdminSite(name="own")
     site.register(TaskRecord, admin.ModelAdmin)
     register(site)

@@ -1,19 +1,15 @@
 """System checks: each finds its problem, and a good project gets no messages."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
 from django.core import checks
-from django.core.checks import CheckMessage, Tags
+from django.core.checks import Tags
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import connections
@@ -34,13 +30,13 @@ PATH = "tests.django.test_checks.app"
 DOCUMENTED = (ROOT / "docs/reference/checks.md").read_text()
 
 
-def project(broker: str = "amqp://", installed: bool = True, backend: str | None = None, **settings: Any) -> Celery:
+def project(broker="amqp://", installed=True, backend=None, **settings):
     make = app_of if installed else bare_app
     return make({"tiers": ["10s", "1m"], **settings}, broker=broker, result_backend=backend)
 
 
 @pytest.fixture(autouse=True)
-def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def shop(monkeypatch):
     """A project without problems."""
     use(monkeypatch, project())
     monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", {"transaction_mode": "IMMEDIATE"})
@@ -48,22 +44,22 @@ def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def import_prices() -> None:
+def import_prices():
     """Do nothing: no worker runs here."""
 
 
-def use(monkeypatch: pytest.MonkeyPatch, made: object) -> None:
+def use(monkeypatch, made):
     monkeypatch.setattr(f"{__name__}.app", made)
 
 
-def found(*, deploy: bool = False) -> dict[str, CheckMessage]:
+def found(*, deploy=False):
     messages = checks.run_checks(tags=["rmq_delay"], include_deployment_checks=deploy)
     assert all(f"`{message.id}`" in DOCUMENTED for message in messages)
     assert all(message.hint or message.id == "rmq_delay.E001" for message in messages)
     return {str(message.id).removeprefix("rmq_delay."): message for message in messages}
 
 
-def test_a_good_project_gets_no_messages() -> None:
+def test_a_good_project_gets_no_messages():
     assert found() == {}
 
 
@@ -71,7 +67,7 @@ def test_a_good_project_gets_no_messages() -> None:
     "settings",
     [{"KEEP": 1}, {"KEEP_HISTORY_DAYS": 0}, "no", {"NOTIFY": {"mail": 1}}, {"NOTIFY": {"webhook": "example.org"}}],
 )
-def test_e001_settings_that_cannot_work_are_an_error_and_no_traceback(settings: Any) -> None:
+def test_e001_settings_that_cannot_work_are_an_error_and_no_traceback(settings):
     with override_settings(RMQ_DELAY=settings):
         reported = found()
     assert list(reported) == ["E001"]
@@ -79,13 +75,13 @@ def test_e001_settings_that_cannot_work_are_an_error_and_no_traceback(settings: 
 
 
 @pytest.mark.parametrize("path", ["tests.nowhere.app", "tests.django.test_checks.PATH"])
-def test_e002_a_celery_app_that_is_not_there(path: str) -> None:
+def test_e002_a_celery_app_that_is_not_there(path):
     with override_settings(RMQ_DELAY={"CELERY_APP": path}):
         assert list(found()) == ["E002"]
 
 
 @override_settings(USE_TZ=False)
-def test_e003_times_without_a_zone() -> None:
+def test_e003_times_without_a_zone():
     assert list(found()) == ["E003"]
 
 
@@ -100,14 +96,14 @@ def test_e003_times_without_a_zone() -> None:
         ("W002", {"events": False}, []),
     ],
 )
-def test_an_app_with_a_problem(monkeypatch: pytest.MonkeyPatch, check: str, options: Any, texts: list[str]) -> None:
+def test_an_app_with_a_problem(monkeypatch, check, options, texts):
     use(monkeypatch, project(**options))
     reported = found()
     assert list(reported) == [check]
     assert all(text in reported[check].msg for text in texts)
 
 
-def test_e006_a_hook_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_e006_a_hook_that_is_there(monkeypatch):
     use(monkeypatch, project(redact={"hook": "os.path.normpath"}))
     assert found() == {}
 
@@ -120,7 +116,7 @@ def test_e006_a_hook_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"tiers": ["6d"], "jitter": 0.5}, "queues without a ladder of their own"),
     ],
 )
-def test_w001_a_ladder_longer_than_the_retention(monkeypatch: pytest.MonkeyPatch, settings: Any, name: str) -> None:
+def test_w001_a_ladder_longer_than_the_retention(monkeypatch, settings, name):
     use(monkeypatch, project(**settings))
     reported = found()
     assert list(reported) == ["W001"]
@@ -130,25 +126,25 @@ def test_w001_a_ladder_longer_than_the_retention(monkeypatch: pytest.MonkeyPatch
         assert found() == {}
 
 
-def test_w001_includes_the_ladders_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_w001_includes_the_ladders_of_tasks(monkeypatch):
     made = project()
     made.task(base=RetryableTask, name="shop.import", tiers=["10d"], shared=False)(import_prices)
     use(monkeypatch, made)
     assert "task shop.import takes 10d" in found()["W001"].msg
 
 
-def test_w003_mail_without_recipients() -> None:
+def test_w003_mail_without_recipients():
     with override_settings(RMQ_DELAY={"CELERY_APP": PATH, "NOTIFY": {"mail": True}}):
         assert list(found()) == ["W003"]
         with override_settings(ADMINS=[("Ops", "ops@example.org")]):
             assert found() == {}
 
 
-def database_checks() -> list[str | None]:
+def database_checks():
     return [each.id for each in checks.run_checks(tags=[Tags.database], databases=["default"])]
 
 
-def test_w004_several_collectors_on_sqlite(database: Database) -> None:
+def test_w004_several_collectors_on_sqlite(database):
     CollectorStatus.objects.create(name="gone", started_at=ago(), heartbeat_at=ago(hours=1))
     CollectorStatus.objects.create(name="one", started_at=ago(), heartbeat_at=timezone.now())
     assert database_checks() == []
@@ -156,24 +152,24 @@ def test_w004_several_collectors_on_sqlite(database: Database) -> None:
     assert database_checks() == (["rmq_delay.W004"] if database.vendor == "sqlite" else [])
 
 
-def test_w004_before_the_first_migrate(tmp_path: Path, django_db_blocker: Any) -> None:
+def test_w004_before_the_first_migrate(tmp_path, django_db_blocker):
     empty = Database({"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "empty.sqlite3")}, {})
     with django_db_blocker.unblock(), using(empty):
         assert database_checks() == []
 
 
-def test_w005_sqlite_whose_writers_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_w005_sqlite_whose_writers_do_not_wait(monkeypatch):
     monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", {})
     reported = found()
     assert list(reported) == ["W005"]
 
 
-def test_w008_sqlite_without_full_text_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_w008_sqlite_without_full_text_search(monkeypatch):
     monkeypatch.setattr(search, "has_fts5", lambda _cursor: False)
     assert list(found()) == ["W008"]
 
 
-def test_advice_is_shown_by_deployment_checks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advice_is_shown_by_deployment_checks_only(monkeypatch):
     assert list(found(deploy=True)) == ["I001"]
     use(monkeypatch, project(backend="redis://"))
     assert found(deploy=True) == {}
@@ -182,12 +178,12 @@ def test_advice_is_shown_by_deployment_checks_only(monkeypatch: pytest.MonkeyPat
 @override_settings(
     INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "celery_rmq_delay.contrib.django"]
 )
-def test_i002_no_pages_without_the_admin() -> None:
+def test_i002_no_pages_without_the_admin():
     assert list(found(deploy=True)) == ["I002", "I001"]
 
 
 @pytest.mark.usefixtures("sqlite")  # Django 6 queries the features of the databases
-def test_manage_py_check_runs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manage_py_check_runs_them(monkeypatch):
     use(monkeypatch, project(installed=False))
     with pytest.raises(SystemCheckError, match=r"rmq_delay\.E004"):
         call_command("check")
@@ -201,7 +197,7 @@ def test_manage_py_check_runs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["manage.py check", "worker"],
 )
-def test_the_shop_passes_in_manage_py_and_in_a_worker(code: str, tmp_path: Path) -> None:
+def test_the_shop_passes_in_manage_py_and_in_a_worker(code, tmp_path):
     environ = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "shop.settings",
@@ -212,7 +208,7 @@ def test_the_shop_passes_in_manage_py_and_in_a_worker(code: str, tmp_path: Path)
     assert (done.returncode, "rmq_delay." in done.stderr) == (0, False), done.stderr[-2000:]
 
 
-def test_every_check_is_documented_and_no_other() -> None:
+def test_every_check_is_documented_and_no_other():
     documented = re.findall(r"^\| `rmq_delay\.(\w+)`", DOCUMENTED, re.MULTILINE)
     source = Path(django_checks.__file__).read_text()
     assert sorted(documented) == sorted(re.findall(r'id="rmq_delay\.(\w+)"', source))

@@ -1,10 +1,7 @@
 """The tables after the collector has written events and messages."""
 
-from __future__ import annotations
-
 import random
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db.models import Sum
@@ -33,18 +30,18 @@ VARYING = {"id", "changed_at", "record_id", "failure_group_id", "stored_at"}
 
 
 @pytest.fixture
-def tables() -> Database:
+def tables():
     return Database()
 
 
-def row(task_id: str = "t") -> dict[str, Any]:
+def row(task_id="t"):
     found = TaskRecord.objects.select_related("failure_group").get(task_id=task_id)
     values = {field.attname: getattr(found, field.attname) for field in TaskRecord._meta.concrete_fields}
     group = found.failure_group.fingerprint if found.failure_group else None
     return {**{name: value for name, value in values.items() if name not in VARYING}, "group": group}
 
 
-def everything() -> dict[str, Any]:
+def everything():
     """Return the contents of the tables without columns that differ from run to run."""
     payloads = [
         (each.record.task_id, each.generation, bytes(each.body), bytes(each.headers), each.properties)
@@ -72,11 +69,11 @@ def everything() -> dict[str, Any]:
 COUNTERS = ("parked", "recovered", "exhausted", "succeeded")
 
 
-def counted() -> dict[str, int]:
+def counted():
     return {name: found or 0 for name, found in Tally.objects.aggregate(**{n: Sum(n) for n in COUNTERS}).items()}
 
 
-def empty() -> None:
+def empty():
     for model in (Payload, Attempt, TaskRecord, FailureGroup, Tally, CountedRollup):
         model._default_manager.all().delete()
 
@@ -94,7 +91,7 @@ LIVES = {
 
 
 @pytest.mark.parametrize("name", LIVES)
-def test_any_order_and_repetition_of_events_gives_the_same_rows(tables: Database, name: str) -> None:
+def test_any_order_and_repetition_of_events_gives_the_same_rows(tables, name):
     facts = LIVES[name]
     requeued = [each for each in facts if each.event.generation]
     for each in facts:
@@ -117,7 +114,7 @@ def test_any_order_and_repetition_of_events_gives_the_same_rows(tables: Database
         assert everything() == expected
 
 
-def test_the_columns_of_a_parked_task_and_of_one_that_recovered_keep_its_error(tables: Database) -> None:
+def test_the_columns_of_a_parked_task_and_of_one_that_recovered_keep_its_error(tables):
     tables.write([fact("t", PARKED, 1)])
     found = row()
     assert (found["state"], found["attempt"], found["max_retries"]) == (TaskState.PARKED, 1, 3)
@@ -130,7 +127,7 @@ def test_the_columns_of_a_parked_task_and_of_one_that_recovered_keep_its_error(t
     assert (found["exception_type"], found["exception_message"]) == (ERRORS[1], "order 1")
 
 
-def test_event_and_message_of_an_exhausted_task_are_one_attempt_with_the_traceback(tables: Database) -> None:
+def test_event_and_message_of_an_exhausted_task_are_one_attempt_with_the_traceback(tables):
     tables.write([fact("t", EXHAUSTED, 3)])
     tables.write([exhausted("t", 3)])
     (attempt,) = Attempt.objects.all()
@@ -140,7 +137,7 @@ def test_event_and_message_of_an_exhausted_task_are_one_attempt_with_the_traceba
     assert bytes(Payload.objects.get().body) == b"[[], {}, {}]"
 
 
-def test_every_event_is_counted_once(tables: Database) -> None:
+def test_every_event_is_counted_once(tables):
     facts = [each for number in range(20) for each in life(f"t{number}", 2, RECOVERED if number % 2 else EXHAUSTED)]
     for _ in range(3):
         tables.write(facts)
@@ -148,7 +145,7 @@ def test_every_event_is_counted_once(tables: Database) -> None:
     assert Attempt.objects.count() == 60
 
 
-def test_successes_are_counted_once_however_often_they_are_reported(tables: Database) -> None:
+def test_successes_are_counted_once_however_often_they_are_reported(tables):
     rollup = Fact(Event("r1", ROLLUP, BEGIN, "orders.tasks.charge", "payments", "celery@w", ok_count=17))
     for _ in range(2):
         tables.write([rollup, rollup])
@@ -158,13 +155,13 @@ def test_successes_are_counted_once_however_often_they_are_reported(tables: Data
     assert not CountedRollup.objects.exists()
 
 
-def test_counters_are_of_ten_minutes(tables: Database) -> None:
+def test_counters_are_of_ten_minutes(tables):
     tables.write([fact(f"t{minute}", occurred_at=BEGIN + timedelta(minutes=minute)) for minute in (0, 9, 10, 25)])
     found = Tally.objects.order_by("slot").values_list("slot", "parked")
     assert list(found) == [(BEGIN + timedelta(minutes=minute), count) for minute, count in ((0, 2), (10, 1), (20, 1))]
 
 
-def test_groups_have_the_times_of_their_first_and_last_failure(tables: Database) -> None:
+def test_groups_have_the_times_of_their_first_and_last_failure(tables):
     for minute in (30, 10, 50):
         tables.write([fact(f"t{minute}", occurred_at=BEGIN + timedelta(minutes=minute))])
     group = FailureGroup.objects.get()
@@ -172,7 +169,7 @@ def test_groups_have_the_times_of_their_first_and_last_failure(tables: Database)
     assert group.message == "order <n>"
 
 
-def test_filters_offer_the_values_of_events(tables: Database) -> None:
+def test_filters_offer_the_values_of_events(tables):
     tables.write([fact("t")])
     found = {(each.kind, each.value) for each in LookupValue.objects.all()}
     assert found == {
@@ -183,9 +180,7 @@ def test_filters_offer_the_values_of_events(tables: Database) -> None:
     }
 
 
-def test_a_worker_that_was_pruned_is_offered_again_when_the_cache_of_names_is_old(
-    tables: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_was_pruned_is_offered_again_when_the_cache_of_names_is_old(tables, monkeypatch):
     tables.write([fact("a")])
     LookupValue.objects.all().delete()
     tables.write([fact("b")])
@@ -198,12 +193,12 @@ def test_a_worker_that_was_pruned_is_offered_again_when_the_cache_of_names_is_ol
 # -- actions of users stand ----------------------------------------------------------------------------------------
 
 
-def set_state(state: str, **more: Any) -> None:
+def set_state(state, **more):
     TaskRecord.objects.update(state=state, **more)
 
 
 @pytest.mark.parametrize("state", [TaskState.DISCARDED, TaskState.REQUEUING, TaskState.UNKNOWN])
-def test_an_action_on_an_exhausted_task_stands_until_its_next_generation(tables: Database, state: str) -> None:
+def test_an_action_on_an_exhausted_task_stands_until_its_next_generation(tables, state):
     tables.write(life("t", 2, EXHAUSTED))
     set_state(state)
     tables.write([*life("t", 2, EXHAUSTED), fact("t", PARKED, 3)])
@@ -212,7 +207,7 @@ def test_an_action_on_an_exhausted_task_stands_until_its_next_generation(tables:
     assert (row()["state"], row()["generation"]) == (TaskState.RECOVERED, 1)
 
 
-def test_the_state_of_a_requeued_task_comes_from_its_new_generation(tables: Database) -> None:
+def test_the_state_of_a_requeued_task_comes_from_its_new_generation(tables):
     tables.write(life("t", 3, EXHAUSTED))
     set_state(TaskState.REQUEUED, generation=1, attempt=0)
     tables.write(life("t", 3, EXHAUSTED))
@@ -223,9 +218,7 @@ def test_the_state_of_a_requeued_task_comes_from_its_new_generation(tables: Data
 
 
 @pytest.mark.parametrize("state", [TaskState.DISCARDED, TaskState.RUNNING, TaskState.REQUEUING])
-def test_a_parked_task_that_was_set_aside_or_released_is_parked_again_by_its_next_attempt(
-    tables: Database, state: str
-) -> None:
+def test_a_parked_task_that_was_set_aside_or_released_is_parked_again_by_its_next_attempt(tables, state):
     tables.write([fact("t", PARKED, 1)])
     set_state(state)
     tables.write([fact("t", PARKED, 0), fact("t", PARKED, 1)])
@@ -234,7 +227,7 @@ def test_a_parked_task_that_was_set_aside_or_released_is_parked_again_by_its_nex
     assert row()["state"] == TaskState.PARKED
 
 
-def test_a_message_is_not_kept_again_after_its_requeue(tables: Database) -> None:
+def test_a_message_is_not_kept_again_after_its_requeue(tables):
     tables.write([exhausted("t", 3)])
     set_state(TaskState.REQUEUED, generation=1, attempt=0)
     Payload.objects.all().delete()
@@ -242,26 +235,26 @@ def test_a_message_is_not_kept_again_after_its_requeue(tables: Database) -> None
     assert not Payload.objects.exists()
 
 
-def test_a_task_in_the_exhausted_queue_is_not_hidden_by_a_success(tables: Database) -> None:
+def test_a_task_in_the_exhausted_queue_is_not_hidden_by_a_success(tables):
     tables.write([fact("t", RECOVERED, 3), fact("t", EXHAUSTED, 3)])
     tables.write([fact("t", RECOVERED, 3)])
     assert row()["state"] == TaskState.EXHAUSTED
 
 
-def test_history_of_a_missing_task_is_left_out(tables: Database) -> None:
+def test_history_of_a_missing_task_is_left_out(tables):
     tables.write([fact("gone", REQUEUED, 3), fact("t", PARKED, 0)])
     assert list(TaskRecord.objects.values_list("task_id", flat=True)) == ["t"]
     tables.write([fact("r", RECOVERED, 1)])
     assert row("r")["group"] is None, "an event without an error has none"
 
 
-def test_a_message_that_is_delivered_again_after_its_task_recovered_changes_nothing(tables: Database) -> None:
+def test_a_message_that_is_delivered_again_after_its_task_recovered_changes_nothing(tables):
     tables.write(LIVES["requeued, then recovered"])
     tables.write([each for each in LIVES["requeued, then recovered"] if each.message])
     assert (row()["state"], Payload.objects.count()) == (TaskState.RECOVERED, 0)
 
 
-def test_the_message_of_a_requeue_with_unknown_outcome_is_deleted_when_its_task_recovers(tables: Database) -> None:
+def test_the_message_of_a_requeue_with_unknown_outcome_is_deleted_when_its_task_recovers(tables):
     tables.write(life("t", 1, EXHAUSTED))
     set_state(TaskState.UNKNOWN)
     Payload.objects.update(generation=1)

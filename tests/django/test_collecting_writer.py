@@ -1,10 +1,7 @@
 """Writing of batches when rows are refused or locked, and decoding of frames."""
 
-from __future__ import annotations
-
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from struct import pack
 from typing import Any
@@ -18,7 +15,7 @@ from celery_rmq_delay.contrib.django.collecting import status
 from celery_rmq_delay.contrib.django.collecting.batches import Written
 from celery_rmq_delay.contrib.django.collecting.consumer import Consumer, Delivery, frame_handler
 from celery_rmq_delay.contrib.django.collecting.database import Database
-from celery_rmq_delay.contrib.django.collecting.facts import Fact, Reading
+from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.models import CollectorStatus, FailureGroup, TaskRecord, UnreadableMessage
 from celery_rmq_delay.contrib.django.services.operations.claims import lock
 from celery_rmq_delay.events.schema import PARKED, ROLLUP, ROLLUP_SECONDS, Event
@@ -35,12 +32,12 @@ DELIVER, HEADER, BODY = 1, 2, 3
 class Refusing(Database):
     """A database that refuses some tasks, or everything so many times."""
 
-    def __init__(self, *tasks: str, times: int = 0) -> None:
+    def __init__(self, *tasks, times=0):
         super().__init__()
         self.tasks, self.times = tasks, times
         self.calls = 0
 
-    def write(self, batch: Sequence[Reading]) -> None:
+    def write(self, batch):
         self.calls += 1
         if self.calls <= self.times:
             raise OperationalError("the database is away")
@@ -50,7 +47,7 @@ class Refusing(Database):
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch):
     monkeypatch.setattr(writing, "FIRST_PAUSE", 0.001)
 
 
@@ -59,7 +56,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @BOTH_DATABASES
 @pytest.mark.usefixtures("database")
-def test_a_rollup_at_the_end_of_its_interval_is_no_lag() -> None:
+def test_a_rollup_at_the_end_of_its_interval_is_no_lag():
     now = datetime.now(timezone.utc)
     rollup = event("t", ROLLUP, occurred_at=now - timedelta(seconds=ROLLUP_SECONDS), ok_count=3)
     assert writer().write(batch(rollup)).lag_ms < 5_000
@@ -68,7 +65,7 @@ def test_a_rollup_at_the_end_of_its_interval_is_no_lag() -> None:
 
 @BOTH_DATABASES
 @pytest.mark.usefixtures("database")
-def test_a_collector_of_a_project_with_debug_keeps_no_queries_in_memory() -> None:
+def test_a_collector_of_a_project_with_debug_keeps_no_queries_in_memory():
     database = Database()
     with override_settings(DEBUG=True):
         database.tidy()
@@ -79,7 +76,7 @@ def test_a_collector_of_a_project_with_debug_keeps_no_queries_in_memory() -> Non
 
 @BOTH_DATABASES
 @pytest.mark.usefixtures("database", "impatient")
-def test_a_batch_waits_for_an_unreachable_database() -> None:
+def test_a_batch_waits_for_an_unreachable_database():
     away = Refusing(times=3)
     waiting = writer(database=away)
     waiting.write(batch(event("a"), event("b")))
@@ -89,7 +86,7 @@ def test_a_batch_waits_for_an_unreachable_database() -> None:
 
 @BOTH_DATABASES
 @pytest.mark.usefixtures("database", "impatient")
-def test_a_batch_that_cannot_be_written_stays_in_the_broker_at_the_end() -> None:
+def test_a_batch_that_cannot_be_written_stays_in_the_broker_at_the_end():
     stop = threading.Event()
     waiting = writer(database=Refusing(times=10**6), stop=stop)
     timer = threading.Timer(0.2, stop.set)
@@ -102,7 +99,7 @@ def test_a_batch_that_cannot_be_written_stays_in_the_broker_at_the_end() -> None
 
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("bad", [("t0",), ("t7", "t8"), ("t39", "t3", "t20")])
-def test_a_refused_row_is_set_aside_and_the_rest_of_its_batch_is_written(bad: tuple[str, ...]) -> None:
+def test_a_refused_row_is_set_aside_and_the_rest_of_its_batch_is_written(bad):
     writer(database=Refusing(*bad)).write(batch(*(event(f"t{number}") for number in range(40))))
     assert TaskRecord.objects.count() == 40 - len(bad)
     kept = {Event.from_json(bytes(each.body)).task_id for each in UnreadableMessage.objects.all()}
@@ -111,7 +108,7 @@ def test_a_refused_row_is_set_aside_and_the_rest_of_its_batch_is_written(bad: tu
 
 @BOTH_DATABASES
 @pytest.mark.usefixtures("database")
-def test_a_group_that_is_deleted_between_two_batches_costs_no_message() -> None:
+def test_a_group_that_is_deleted_between_two_batches_costs_no_message():
     database = Database()
     one = writer(database=database)
     one.write(batch(event("a")))
@@ -122,7 +119,7 @@ def test_a_group_that_is_deleted_between_two_batches_costs_no_message() -> None:
     assert not UnreadableMessage.objects.exists()
 
 
-def test_only_errors_about_rows_take_a_batch_apart() -> None:
+def test_only_errors_about_rows_take_a_batch_apart():
     class Limit(Exception):
         sqlstate = "54000"
 
@@ -138,13 +135,13 @@ def test_only_errors_about_rows_take_a_batch_apart() -> None:
 
 
 @pytest.mark.usefixtures("postgres")
-def test_collectors_and_operations_do_not_wait_for_each_other_in_a_circle() -> None:
+def test_collectors_and_operations_do_not_wait_for_each_other_in_a_circle():
     for task in ("c", "b", "a"):  # made in another order than that of their names
         Database().write([fact(task)])
     keys = list(TaskRecord.objects.values_list("pk", flat=True))
     problems: list[Exception] = []
 
-    def guarded(act: Callable[[], object]) -> None:
+    def guarded(act):
         try:
             with transaction.atomic():
                 act()
@@ -175,7 +172,7 @@ class Wire:
 
 
 @pytest.fixture
-def frames() -> Iterator[tuple[list[Delivery], Any]]:
+def frames():
     taken: list[Delivery] = []
     others: list[Any] = []
     handle = frame_handler(taken.append)(Wire(), lambda *frame: others.append(frame))
@@ -183,7 +180,7 @@ def frames() -> Iterator[tuple[list[Delivery], Any]]:
     assert not others, "py-amqp did not receive it"
 
 
-def test_a_message_in_several_frames_is_one_delivery(frames: tuple[list[Delivery], Any]) -> None:
+def test_a_message_in_several_frames_is_one_delivery(frames):
     taken, handle = frames
     assert not handle((DELIVER, 1, method(delivery_tag=9)))
     assert not handle((HEADER, 1, pack(">HHQH", 60, 0, 6, 0)))
@@ -193,7 +190,7 @@ def test_a_message_in_several_frames_is_one_delivery(frames: tuple[list[Delivery
     assert (found.body, found.delivery_tag, found.consumer_tag) == (b"abcdef", 9, "rmq-delay-0")
 
 
-def test_messages_of_two_channels_may_take_turns(frames: tuple[list[Delivery], Any]) -> None:
+def test_messages_of_two_channels_may_take_turns(frames):
     taken, handle = frames
     for channel in (1, 2):
         handle((DELIVER, channel, method(delivery_tag=channel)))
@@ -203,14 +200,14 @@ def test_messages_of_two_channels_may_take_turns(frames: tuple[list[Delivery], A
     assert [(each.delivery_tag, each.body) for each in taken] == [(2, b"2"), (1, b"1")]
 
 
-def test_a_message_without_a_body_needs_no_body_frame(frames: tuple[list[Delivery], Any]) -> None:
+def test_a_message_without_a_body_needs_no_body_frame(frames):
     taken, handle = frames
     handle((DELIVER, 1, method()))
     assert handle((HEADER, 1, pack(">HHQH", 60, 0, 0, 0)))
     assert [each.body for each in taken] == [b""]
 
 
-def test_a_batch_is_limited_by_count_and_bytes() -> None:
+def test_a_batch_is_limited_by_count_and_bytes():
     app: Any = None  # it does not connect
     consumer = Consumer(app, [QUEUE], 10)
     for number in range(10):
@@ -221,7 +218,7 @@ def test_a_batch_is_limited_by_count_and_bytes() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_unreadable_message_is_the_last_error_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_message_is_the_last_error_for_an_hour(monkeypatch):
     of_collector = status.Status("one", QUEUE, Database(), writer())
     of_collector.count(batch(event("a")), Written(unreadable=1, lag_ms=0))
     of_collector.save()
@@ -232,9 +229,7 @@ def test_an_unreadable_message_is_the_last_error_for_an_hour(monkeypatch: pytest
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_summary_is_logged_from_time_to_time(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_summary_is_logged_from_time_to_time(monkeypatch, caplog):
     caplog.set_level(logging.INFO, "celery_rmq_delay")
     of_collector = status.Status("one", QUEUE, Database(), writer())
     of_collector.count(batch(event("a"), event("b")), Written(unreadable=1, lag_ms=12))

@@ -1,11 +1,6 @@
 """Projects with several databases: the pages work, or a check reports that they cannot."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 from django.core import checks
@@ -20,17 +15,17 @@ from tests.support.django.records import group
 class Router:
     """Puts the tables of ``apps`` into the database ``other``."""
 
-    def __init__(self, apps: Sequence[str]) -> None:
+    def __init__(self, apps):
         self._apps = apps
 
-    def db_for_read(self, model: Any, **_: Any) -> str:
+    def db_for_read(self, model, **_):
         return "other" if model._meta.app_label in self._apps else "default"
 
     db_for_write = db_for_read
 
 
 @contextmanager
-def two_databases(folder: Path) -> Iterator[None]:
+def two_databases(folder):
     """Two databases with all tables, instead of the default one."""
     settings, connection = connections.settings, connections["default"]
     sqlite = "django.db.backends.sqlite3"
@@ -54,7 +49,7 @@ def two_databases(folder: Path) -> Iterator[None]:
 
 
 @override_settings(DATABASE_ROUTERS=[Router(["contenttypes"])])
-def test_e008_is_reported_for_content_types_which_have_other_keys_in_another_database() -> None:
+def test_e008_is_reported_for_content_types_which_have_other_keys_in_another_database():
     assert "rmq_delay.E008" in {each.id for each in checks.run_checks(tags=["rmq_delay"])}
 
 
@@ -74,9 +69,7 @@ def test_e008_is_reported_for_content_types_which_have_other_keys_in_another_dat
     ids=str,
 )
 @pytest.mark.usefixtures("shop")
-def test_e008_is_reported_exactly_where_a_page_cannot_save_an_act(
-    apps: list[str], works: bool, tmp_path: Path, django_db_blocker: Any
-) -> None:
+def test_e008_is_reported_exactly_where_a_page_cannot_save_an_act(apps, works, tmp_path, django_db_blocker):
     with django_db_blocker.unblock(), two_databases(tmp_path), override_settings(DATABASE_ROUTERS=[Router(apps)]):
         reported = [each.id for each in checks.run_checks(tags=["rmq_delay"]) if each.id == "rmq_delay.E008"]
         assert reported == ([] if works else ["rmq_delay.E008"])

@@ -1,20 +1,16 @@
 """Results of discarded tasks in result backends that store them, fail, or hang."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import pytest
 from celery.backends.base import DisabledBackend
 
-from celery_rmq_delay.contrib.django.models import Operation, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.models import TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations import states
 from celery_rmq_delay.contrib.django.services.operations.requests import freeze, run
@@ -34,12 +30,12 @@ class HangingBackend(DisabledBackend):
 
     released = threading.Event()
 
-    def mark_as_revoked(self, *_: Any, **__: Any) -> None:
+    def mark_as_revoked(self, *_, **__):
         self.released.wait(BUSY)
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(monkeypatch):
     """Give up soon, with many windows of few tasks."""
     monkeypatch.setattr(states, "SILENCE", 0.5)
     monkeypatch.setattr(states, "WINDOW", 2)
@@ -47,12 +43,12 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def silent_server() -> Iterator[tuple[str, list[socket.socket]]]:
+def silent_server():
     """A server that accepts connections and never answers: its Redis URL, and its connections."""
     accepted: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def accept() -> None:
+        def accept():
             with suppress(OSError):
                 while True:
                     accepted.append(server.accept()[0])
@@ -68,17 +64,17 @@ def silent_server() -> Iterator[tuple[str, list[socket.socket]]]:
                 each.close()
 
 
-def discarded(count: int = 40) -> Operation:
+def discarded(count=40):
     """Discard new tasks."""
     ids = [record().pk for _ in range(count)]
     return run(freeze("discard", TaskRecord.objects.filter(pk__in=ids), actor=Actor(None, "alice")))
 
 
-def threads() -> list[threading.Thread]:
+def threads():
     return [each for each in threading.enumerate() if isinstance(each, states._Writer)]
 
 
-def test_a_silent_result_backend_is_given_up_once_for_the_whole_operation(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_result_backend_is_given_up_once_for_the_whole_operation(caplog):
     with silent_server() as (url, accepted), shop.of(shop.make(NO_BROKER, result_backend=url)):
         began = time.monotonic()
         operation = discarded()
@@ -91,7 +87,7 @@ def test_a_silent_result_backend_is_given_up_once_for_the_whole_operation(caplog
 
 
 @pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # by Celery
-def test_a_stopped_redis_is_given_up_and_used_again_by_the_next_operation() -> None:
+def test_a_stopped_redis_is_given_up_and_used_again_by_the_next_operation():
     with PrivateRedis() as redis, shop.of(shop.make(NO_BROKER, result_backend=redis.url)) as app:
         assert redis.pid is not None
         os.kill(redis.pid, signal.SIGSTOP)
@@ -106,7 +102,7 @@ def test_a_stopped_redis_is_given_up_and_used_again_by_the_next_operation() -> N
         app.backend.client.connection_pool.disconnect()
 
 
-def test_a_result_backend_that_still_hangs_gets_no_second_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_backend_that_still_hangs_gets_no_second_thread(monkeypatch):
     monkeypatch.setattr(HangingBackend, "released", threading.Event())
     with shop.of(shop.make(NO_BROKER, result_backend=f"{__name__}:HangingBackend")):
         assert discarded(5).message == f"5 discarded. {NOTE}"
@@ -117,7 +113,7 @@ def test_a_result_backend_that_still_hangs_gets_no_second_thread(monkeypatch: py
         assert discarded(5).message == "5 discarded"
 
 
-def test_results_that_take_long_together_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_that_take_long_together_are_given_up(monkeypatch):
     monkeypatch.setattr(states, "SECONDS", 0.3)
     monkeypatch.setattr(states, "SECONDS_PER_TASK", 0.0)
     monkeypatch.setattr(HangingBackend, "mark_as_revoked", lambda *_, **__: time.sleep(0.2))

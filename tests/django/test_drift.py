@@ -1,14 +1,9 @@
 """A lasting difference between delay queues and table: found, kept with its time, and shown."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import kombu
 import pytest
-from celery import Celery
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.collecting import status
@@ -28,7 +23,7 @@ from tests.support.django.shop import make, of
 WAITING = {"delay_queue": "payments.retry.1.1h"}
 
 
-def parked(count: int, now: datetime, seconds: float, **given: Any) -> None:
+def parked(count, now, seconds, **given):
     for _ in range(count):
         record(TaskState.PARKED, due_at=now + timedelta(seconds=seconds), **{**WAITING, **given})
 
@@ -43,7 +38,7 @@ CASES = [
 @POSTGRES_TABLES
 @pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize(("held", "events", "expected"), CASES)
-def test_the_difference_is_what_is_left_beyond_what_is_in_flight(held: int, events: int | None, expected: int) -> None:
+def test_the_difference_is_what_is_left_beyond_what_is_in_flight(held, events, expected):
     now = timezone.now()
     parked(5, now, 3600)
     parked(3, now, -30)  # they may be in the delay queue, or run
@@ -55,12 +50,12 @@ def test_the_difference_is_what_is_left_beyond_what_is_in_flight(held: int, even
 
 
 @pytest.mark.usefixtures("tables")
-def test_the_difference_is_unknown_while_the_broker_does_not_answer() -> None:
+def test_the_difference_is_unknown_while_the_broker_does_not_answer():
     assert parked_difference(BrokerCounts(ok=False, error="away"), timezone.now()) is None
 
 
 @pytest.fixture
-def app(sqlite: Any, rmq_vhost: str) -> Iterator[Celery]:
+def app(sqlite, rmq_vhost):
     """A shop whose delay queues are empty."""
     with of(make(rmq_vhost)) as found:
         with kombu.Connection(rmq_vhost) as connection:
@@ -70,12 +65,12 @@ def app(sqlite: Any, rmq_vhost: str) -> Iterator[Celery]:
     counts.forget()
 
 
-def test_a_lasting_difference_is_kept_with_its_time_and_shown(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lasting_difference_is_kept_with_its_time_and_shown(app, monkeypatch):
     monkeypatch.setattr(status, "COMPARE_EVERY", 0.0)
     client, database = people.superuser(), Database()
     collector = Status("node:1", QUEUE, database, writer(database=database))
 
-    def page() -> str:
+    def page():
         text: str = client.get(f"{BASE}/parkedtask/").content.decode()
         return text
 

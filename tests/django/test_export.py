@@ -1,14 +1,10 @@
 """Exports: the contents of the tables, without secrets and without spreadsheet formulas."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 import re
 import tracemalloc
-from pathlib import Path
-from typing import Any
 
 import amqp
 import pytest
@@ -19,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from celery_rmq_delay.contrib.django.messages import stored
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services import export
-from celery_rmq_delay.contrib.django.services.export import ExportFormat, export_rows
+from celery_rmq_delay.contrib.django.services.export import export_rows
 from celery_rmq_delay.headers import MESSAGE
 from celery_rmq_delay.redaction import REDACTED
 from tests.support.django.commands import manage
@@ -29,14 +25,14 @@ from tests.support.django.shop import make, of
 pytestmark = pytest.mark.usefixtures("database")
 
 
-def rows(layout: ExportFormat, **options: Any) -> list[dict[str, Any]]:
+def rows(layout, **options):
     text = b"".join(export_rows(TaskRecord.objects.all(), format=layout, **options)).decode()
     if layout == "csv":
         return list(csv.DictReader(io.StringIO(text, newline="")))
     return [json.loads(line) for line in text.split("\n") if line]
 
 
-def test_both_formats_have_the_fields_of_the_record() -> None:
+def test_both_formats_have_the_fields_of_the_record():
     failed = group()
     values = {"attempt": 3, "max_retries": 3, "delay_ms": 10_000, "exhausted_at": ago(days=1)}
     one = record(canvas_id="chord-1", args_preview="(17,)", failure_group=failed, **values)
@@ -51,13 +47,13 @@ def test_both_formats_have_the_fields_of_the_record() -> None:
     assert list(plain) == list(export.COLUMNS)
 
 
-def test_an_empty_export_has_its_heading() -> None:
+def test_an_empty_export_has_its_heading():
     assert b"".join(export_rows(TaskRecord.objects.none(), format="csv")).decode().split(",")[0] == "task_id"
     assert list(export_rows(TaskRecord.objects.none(), format="jsonl")) == []
 
 
 @pytest.mark.parametrize("layout", export.FORMATS)
-def test_secrets_are_redacted_unless_requested(layout: ExportFormat) -> None:
+def test_secrets_are_redacted_unless_requested(layout):
     secret = "hunter2"
     record(exception_message=f"password={secret}", kwargs_preview=f"{{'api_key': '{secret}'}}")
     (redacted,) = rows(layout)
@@ -68,7 +64,7 @@ def test_secrets_are_redacted_unless_requested(layout: ExportFormat) -> None:
     assert plain["exception_message"] == f"password={secret}"
 
 
-def keep(body: bytes, headers: bytes | None = None, **properties: str) -> None:
+def keep(body, headers=None, **properties):
     """Store an exhausted task with its message."""
     message = amqp.Message(b"", application_headers={MESSAGE: "password=hunter2"})
     Payload.objects.create(
@@ -80,7 +76,7 @@ def keep(body: bytes, headers: bytes | None = None, **properties: str) -> None:
     )
 
 
-def test_an_unredacted_export_has_the_arguments_of_the_kept_message() -> None:
+def test_an_unredacted_export_has_the_arguments_of_the_kept_message():
     keep(b'[[17, "4111"], {"token": "t"}, {"chain": null}]')
     (row,) = rows("jsonl", redacted=False)
     assert (json.loads(row["args"]), json.loads(row["kwargs"])) == ([17, "4111"], {"token": "t"})
@@ -91,7 +87,7 @@ def test_an_unredacted_export_has_the_arguments_of_the_kept_message() -> None:
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_the_preview_of_the_record_is_exported_if_the_kept_message_cannot_be_decoded() -> None:
+def test_the_preview_of_the_record_is_exported_if_the_kept_message_cannot_be_decoded():
     keep(b"\x80\x04K\x01.", content_type="application/x-python-serialize")
     keep(b"[[1], {}, {}]", headers=b"\xff\xff\xff\xff")
     keep(b"[" * 100_000)
@@ -102,7 +98,7 @@ def test_the_preview_of_the_record_is_exported_if_the_kept_message_cannot_be_dec
     assert json.loads(last["args"]) == ["?\0"]
 
 
-def test_a_spreadsheet_sees_no_formula() -> None:
+def test_a_spreadsheet_sees_no_formula():
     formulas = [
         "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "  =1", "\uff1d1", "\uff0b1", "\uff0d1", "\uff20a",
     ]  # fmt: skip
@@ -114,7 +110,7 @@ def test_a_spreadsheet_sees_no_formula() -> None:
     assert sorted(row["task"] for row in rows("jsonl")) == sorted(formulas)
 
 
-def test_hostile_text_stays_in_its_cell() -> None:
+def test_hostile_text_stays_in_its_cell():
     hostile = 'a"b,c\r\nd;<script>\u202e\u2028\x0b'
     record(exception_message=hostile, queue="naïve “queue”")
     for layout in export.FORMATS:
@@ -123,7 +119,7 @@ def test_hostile_text_stays_in_its_cell() -> None:
         assert row["queue"] == "naïve “queue”"
 
 
-def test_many_rows_are_read_page_by_page_and_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_read_page_by_page_and_once_each(monkeypatch):
     monkeypatch.setattr(export, "_PAGE", 3)
     ids = [record().task_id for _ in range(7)]
     record(TaskState.PARKED)
@@ -137,10 +133,10 @@ def test_many_rows_are_read_page_by_page_and_once_each(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("layout", export.FORMATS)
-def test_memory_does_not_grow_with_the_rows(layout: ExportFormat, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_grow_with_the_rows(layout, monkeypatch):
     monkeypatch.setattr(export, "_PAGE", 100)
 
-    def peak(rows: int) -> int:
+    def peak(rows):
         TaskRecord.objects.bulk_create(
             TaskRecord(task_id=f"{rows}-{n}", name="a", state="PARKED", changed_at=ago(), queue="q", args_preview=text)
             for n in range(rows)
@@ -156,7 +152,7 @@ def test_memory_does_not_grow_with_the_rows(layout: ExportFormat, monkeypatch: p
     assert peak(1_000) < 1.3 * peak(200)
 
 
-def test_the_projects_own_redaction_is_in_force(shop: Any) -> None:
+def test_the_projects_own_redaction_is_in_force(shop):
     record(exception_message="maiden_name=Smith")
     with of(make(shop.conf.broker_url, rmq_delay={"redact": {"keys": ["maiden_name"]}})):
         (row,) = rows("jsonl")
@@ -164,7 +160,7 @@ def test_the_projects_own_redaction_is_in_force(shop: Any) -> None:
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_the_command_exports_the_selection_and_notes_it_in_the_audit_log(tmp_path: Path) -> None:
+def test_the_command_exports_the_selection_and_notes_it_in_the_audit_log(tmp_path):
     for queue in ("payments", "mail"):
         for state in (TaskState.EXHAUSTED, TaskState.PARKED):
             record(state, queue=queue, exception_message="password=hunter2")
@@ -181,7 +177,7 @@ def test_the_command_exports_the_selection_and_notes_it_in_the_audit_log(tmp_pat
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_an_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_is_an_error(tmp_path):
     record()
     for path, error in (
         (str(tmp_path / "missing" / "x.csv"), "No such file or directory"),

@@ -1,12 +1,9 @@
 """Numbers on the pages have the thousands separators of the language, wherever they stand."""
 
-from __future__ import annotations
-
 import re
 
 import amqp
 import pytest
-from django.test import Client
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.messages import stored
@@ -21,18 +18,18 @@ from tests.support.django.admin_pages import BASE, ask
 pytestmark = pytest.mark.usefixtures("tables", "shop")
 
 
-def text_of(page: str) -> str:
+def text_of(page):
     """Return what a page shows, without its times and its tags."""
     (content,) = re.findall(r'<div id="content-main".*(?=<footer)', page, re.DOTALL)
     return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|<[^>]*>", " ", content)
 
 
-def ungrouped(page: str) -> list[str]:
+def ungrouped(page):
     """Return the numbers of four and more digits that a page shows without a separator."""
     return re.findall(r"\d{4,}", text_of(page))
 
 
-def add(count: int, **more: object) -> None:
+def add(count, **more):
     """Add exhausted tasks of a few queues."""
     now = timezone.now()
     given = {"name": "charge", "state": TaskState.EXHAUSTED, "changed_at": now, "exhausted_at": now, **more}
@@ -43,7 +40,7 @@ def add(count: int, **more: object) -> None:
 
 
 @POSTGRES_TABLES
-def test_the_confirmation_page_groups_all_its_numbers(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_confirmation_page_groups_all_its_numbers(client, monkeypatch):
     add(1_030, call_digest="0" * 40)
     add(1_020)
     add(1_010, state=TaskState.REQUEUED)
@@ -63,7 +60,7 @@ def test_the_confirmation_page_groups_all_its_numbers(client: Client, monkeypatc
 
 
 @POSTGRES_TABLES
-def test_operations_group_all_their_numbers(client: Client) -> None:
+def test_operations_group_all_their_numbers(client):
     add(1_001)
     made = operations.freeze(Operation.Kind.DISCARD, TaskRecord.objects.all(), actor=Actor(None, "carol"))
     operations.run(made)

@@ -1,7 +1,5 @@
 """History files: their contents, and that each is complete or missing."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading
@@ -34,18 +32,18 @@ from tests.support.waiting import SECONDS, wait_for
 SECRET = "wJalrXUtnFEMI"
 
 
-def history(folder: Path) -> History:
+def history(folder):
     return History(open_files(str(folder)))
 
 
-def rollup(**given: Any) -> Fact:
+def rollup(**given):
     return Fact(replace(event("t", ROLLUP, ok_count=3, **given), task_id=None, root_id=None))
 
 
 # -- contents of the files -----------------------------------------------------------------------------------------
 
 
-def test_every_field_of_an_event_comes_back_out_of_the_file(tmp_path: Path) -> None:
+def test_every_field_of_an_event_comes_back_out_of_the_file(tmp_path):
     made: list[Event] = [event("a", PARKED), event("b", EXHAUSTED, 3), rollup().event]
     files = history(tmp_path)
     files.write([fact("a", PARKED), fact("b", EXHAUSTED, 3), rollup()])
@@ -58,7 +56,7 @@ def test_every_field_of_an_event_comes_back_out_of_the_file(tmp_path: Path) -> N
     assert pyarrow.parquet.ParquetFile(file).schema_arrow.equals(SCHEMA)
 
 
-def test_each_day_has_a_folder_and_each_flush_a_file(tmp_path: Path) -> None:
+def test_each_day_has_a_folder_and_each_flush_a_file(tmp_path):
     late, early = datetime(2026, 2, 1, tzinfo=timezone.utc), datetime(1, 1, 1, tzinfo=timezone.utc)
     files = history(tmp_path)
     files.write([fact("a"), fact("b", occurred_at=late)])
@@ -71,7 +69,7 @@ def test_each_day_has_a_folder_and_each_flush_a_file(tmp_path: Path) -> None:
     assert found == {"day=0001-01-01": 1, "day=2026-01-31": 2, "day=2026-02-01": 1}
 
 
-def test_a_batch_that_is_written_again_is_gathered_once(tmp_path: Path) -> None:
+def test_a_batch_that_is_written_again_is_gathered_once(tmp_path):
     files = history(tmp_path)
     for _ in range(3):
         files.write([fact("a"), fact("b")])
@@ -79,7 +77,7 @@ def test_a_batch_that_is_written_again_is_gathered_once(tmp_path: Path) -> None:
     assert [row["task_id"] for row in rows(tmp_path)] == ["a", "b"]
 
 
-def test_unreadable_messages_have_no_row(tmp_path: Path) -> None:
+def test_unreadable_messages_have_no_row(tmp_path):
     files = history(tmp_path)
     files.write([Unreadable("digest", "q", "error", b"body", b"headers")])
     files.flush()
@@ -89,7 +87,7 @@ def test_unreadable_messages_have_no_row(tmp_path: Path) -> None:
 # -- where files cannot be written ---------------------------------------------------------------------------------
 
 
-def test_a_folder_that_is_missing_is_not_made(tmp_path: Path) -> None:
+def test_a_folder_that_is_missing_is_not_made(tmp_path):
     files = history(tmp_path / "mount")
     files.write([fact("a")])
     with pytest.raises(HistoryError, match=r"mount: .*there is no such folder: create it, or mount"):
@@ -100,10 +98,8 @@ def test_a_folder_that_is_missing_is_not_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["fsync", "rename"])
-def test_a_failed_write_leaves_no_file_and_is_repeated_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
-    def full(*_: Any) -> None:
+def test_a_failed_write_leaves_no_file_and_is_repeated_later(tmp_path, monkeypatch, broken):
+    def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     files = history(tmp_path)
@@ -117,7 +113,7 @@ def test_a_failed_write_leaves_no_file_and_is_repeated_later(
     assert [row["task_id"] for row in rows(tmp_path)] == ["a", "b"]
 
 
-def test_an_error_shows_no_secret() -> None:
+def test_an_error_shows_no_secret():
     files = HistoryFiles(f"s3://AKIAEXAMPLE:{SECRET}@bucket/history?region=eu-west-1&scheme=nonsense")
     with pytest.raises(HistoryError, match=r"cannot be written to s3://bucket/history") as raised:
         files.write("day=2026-01-31", [table_of([vars(event("a"))])])
@@ -126,20 +122,20 @@ def test_an_error_shows_no_secret() -> None:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def elsewhere(tmp_path, monkeypatch):
     """Make a URL open a file system that pyarrow does not treat as local."""
     real, local = pyarrow.fs.FileSystem, pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
 
     class Elsewhere:
         @staticmethod
-        def from_uri(url: str) -> Any:
+        def from_uri(url):
             return (local, "warehouse/history") if url.startswith("hdfs://") else real.from_uri(url)
 
     monkeypatch.setattr(history_files.pyarrow.fs, "FileSystem", Elsewhere)
     return tmp_path / "warehouse/history"
 
 
-def test_elsewhere_files_are_renamed_when_they_are_complete(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elsewhere_files_are_renamed_when_they_are_complete(elsewhere, monkeypatch):
     files = History(open_files("hdfs://name/warehouse/history"))
     files.write([fact("a")])
     with monkeypatch.context() as patched:
@@ -151,7 +147,7 @@ def test_elsewhere_files_are_renamed_when_they_are_complete(elsewhere: Path, mon
     assert [file.suffix for file in elsewhere.rglob("*") if file.is_file()] == [".parquet"]
 
 
-def test_on_an_object_store_a_file_is_put_under_its_name(store: str) -> None:
+def test_on_an_object_store_a_file_is_put_under_its_name(store):
     url = f"s3://AKIAEXAMPLE:{SECRET}@bucket"
     files = open_files(f"{url}/history?{store}")
     gathered = History(files)
@@ -174,7 +170,7 @@ def test_on_an_object_store_a_file_is_put_under_its_name(store: str) -> None:
     assert not files.has_others("day=2026-02-01", "backfill")
 
 
-def test_without_pyarrow_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_error_names_the_package_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "celery_rmq_delay.contrib.django.history_files", None)
     with pytest.raises(HistoryError, match=r"pip install \"celery-rmq-delay\[history\]\""):
         open_files("/srv/history")
@@ -184,9 +180,7 @@ def test_without_pyarrow_the_error_names_the_package_to_install(monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("database")
-def test_files_that_cannot_be_written_hold_the_writer_until_they_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_cannot_be_written_hold_the_writer_until_they_can(tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "FIRST_PAUSE", 0.001)
     place, stop = tmp_path / "mount", threading.Event()
     waiting = writer(stop=stop, history=history(place))
@@ -204,7 +198,7 @@ def test_files_that_cannot_be_written_hold_the_writer_until_they_can(
 
 
 @pytest.mark.usefixtures("database")
-def test_a_stop_abandons_files_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_stop_abandons_files_that_cannot_be_written(tmp_path):
     stop = threading.Event()
     waiting = writer(stop=stop, history=history(tmp_path / "mount"))
     waiting.write(batch(event("a")))
@@ -216,14 +210,14 @@ def test_a_stop_abandons_files_that_cannot_be_written(tmp_path: Path) -> None:
 class Choosy(History):
     """Has no column for the event of one task."""
 
-    def write(self, batch: Any) -> None:
+    def write(self, batch):
         if any(not isinstance(each, Unreadable) and each.event.task_id == "bad" for each in batch):
             raise pa.ArrowInvalid("this is no number")
         super().write(batch)
 
 
 @pytest.mark.usefixtures("database")
-def test_an_event_that_fits_no_column_is_set_aside_and_the_rest_is_in_the_files(tmp_path: Path) -> None:
+def test_an_event_that_fits_no_column_is_set_aside_and_the_rest_is_in_the_files(tmp_path):
     choosy = Choosy(open_files(str(tmp_path)))
     waiting = writer(history=choosy)
     tasks = [*(f"t{number}" for number in range(20)), "bad"]
@@ -238,7 +232,7 @@ _Make = Callable[[], Reading]
 
 
 @pytest.mark.parametrize("make", [lambda: fact("a" * 255), lambda: rollup(queue="ä", worker="\U0001f600" * 255)])
-def test_the_largest_values_of_an_event_fit_their_columns(tmp_path: Path, make: _Make) -> None:
+def test_the_largest_values_of_an_event_fit_their_columns(tmp_path, make):
     most, small = 2**63 - 1, 2**31 - 1
     numbers: dict[str, Any] = dict.fromkeys(("runtime_ms", "ok_count"), most)
     numbers |= dict.fromkeys(("attempt", "crashes", "max_retries"), small)
@@ -251,7 +245,7 @@ def test_the_largest_values_of_an_event_fit_their_columns(tmp_path: Path, make: 
     assert len(rows(tmp_path)) == 2
 
 
-def test_every_column_is_documented_with_its_type() -> None:
+def test_every_column_is_documented_with_its_type():
     page = (ROOT / "docs/reference/history-files.md").read_text()
     types = {"text": "string", "time": "timestamp[us, UTC]", "delays": "list of int64"}
     expected = [f"| `{each.name}` | {types.get(each.kind, each.kind)} |{' yes' * each.required} |" for each in COLUMNS]

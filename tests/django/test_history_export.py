@@ -1,11 +1,7 @@
 """History files made of the tables: the same events as the collector's, with the same ids."""
 
-from __future__ import annotations
-
 import tracemalloc
 from datetime import date, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 from django.core.management import CommandError
@@ -29,15 +25,15 @@ pytestmark = pytest.mark.usefixtures("database")
 DAY = date(2026, 1, 31)
 
 
-def exported(folder: Path, **options: Any) -> str:
+def exported(folder, **options):
     return manage("export", "--format", "parquet", "--output", str(folder), **options)
 
 
-def by_id(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def by_id(found):
     return {row["event_id"]: row for row in found}
 
 
-def test_attempts_become_the_events_that_they_came_from(tmp_path: Path) -> None:
+def test_attempts_become_the_events_that_they_came_from(tmp_path):
     facts = [each for each in (*life("a", 2, RECOVERED), *life("b", 3, EXHAUSTED)) if each.message is None]
     Database().write(facts)
     live, backfill = tmp_path / "live", tmp_path / "backfill"
@@ -54,7 +50,7 @@ def test_attempts_become_the_events_that_they_came_from(tmp_path: Path) -> None:
         assert row == expected[event_id]
 
 
-def test_successes_that_were_counted_are_rollups_with_an_id_of_their_own(tmp_path: Path) -> None:
+def test_successes_that_were_counted_are_rollups_with_an_id_of_their_own(tmp_path):
     Database().write([Fact(event(f"r{n}", ROLLUP, occurred_at=BEGIN, ok_count=n)) for n in (3, 4)])
     Database().write([Fact(event("late", ROLLUP, occurred_at=BEGIN + timedelta(minutes=15), ok_count=5))])
     exported(tmp_path)
@@ -65,7 +61,7 @@ def test_successes_that_were_counted_are_rollups_with_an_id_of_their_own(tmp_pat
     assert {row["kind"] for row in found} == {ROLLUP}
 
 
-def test_successes_are_left_out_where_the_collector_has_written_files(tmp_path: Path) -> None:
+def test_successes_are_left_out_where_the_collector_has_written_files(tmp_path):
     facts = [fact("a"), Fact(event("r", ROLLUP, ok_count=3))]
     Database().write(facts)
     files = History(open_files(str(tmp_path)))
@@ -77,14 +73,14 @@ def test_successes_are_left_out_where_the_collector_has_written_files(tmp_path: 
     assert by_id(found).keys() == {each.event.event_id for each in facts}
 
 
-def test_slots_that_still_change_are_left_out(tmp_path: Path) -> None:
+def test_slots_that_still_change_are_left_out(tmp_path):
     Database().write([Fact(event("r", ROLLUP, occurred_at=timezone.now(), ok_count=3))])
     assert Tally.objects.exists()
     exported(tmp_path)
     assert rows(tmp_path) == []
 
 
-def test_only_the_days_that_are_asked_for_are_written(tmp_path: Path) -> None:
+def test_only_the_days_that_are_asked_for_are_written(tmp_path):
     Database().write([fact(f"t{n}", occurred_at=BEGIN + timedelta(days=n)) for n in range(5)])
     assert days() == [DAY + timedelta(days=n) for n in range(5)]
     output = exported(tmp_path, since=DAY + timedelta(days=1), until=DAY + timedelta(days=3))
@@ -93,12 +89,12 @@ def test_only_the_days_that_are_asked_for_are_written(tmp_path: Path) -> None:
     assert days(since=date(2030, 1, 1)) == []
 
 
-def test_tables_with_nothing_in_them_write_nothing(tmp_path: Path) -> None:
+def test_tables_with_nothing_in_them_write_nothing(tmp_path):
     assert "0 rows of 0 days" in exported(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pages_and_files_cut_no_attempt_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_and_files_cut_no_attempt_off(tmp_path, monkeypatch):
     monkeypatch.setattr(history_export, "_PAGE", 7)
     monkeypatch.setattr(history_export, "FILE_ROWS", 20)
     facts = [fact(f"t{number}", occurred_at=BEGIN + timedelta(seconds=number // 10)) for number in range(100)]
@@ -109,7 +105,7 @@ def test_pages_and_files_cut_no_attempt_off(tmp_path: Path, monkeypatch: pytest.
     assert len(list(tmp_path.glob("*/backfill-*.parquet"))) == 5
 
 
-def test_actions_of_users_are_exported_without_their_names(tmp_path: Path) -> None:
+def test_actions_of_users_are_exported_without_their_names(tmp_path):
     one = record()
     act = Operation.objects.create(kind=Operation.Kind.REQUEUE, actor="alice")
     add_to_history(REQUEUED, act, [one], BEGIN)
@@ -119,13 +115,13 @@ def test_actions_of_users_are_exported_without_their_names(tmp_path: Path) -> No
     assert (row["worker"], row["reason"]) == ("", "requeue")
 
 
-def test_secrets_do_not_come_into_the_files(tmp_path: Path) -> None:
+def test_secrets_do_not_come_into_the_files(tmp_path):
     Database().write([fact("a", exception_message="password=hunter2")])
     exported(tmp_path)
     assert [row["exception_message"] for row in rows(tmp_path)] == ["password=[redacted]"]
 
 
-def test_an_export_is_in_the_audit_log_without_credentials(tmp_path: Path) -> None:
+def test_an_export_is_in_the_audit_log_without_credentials(tmp_path):
     exported(tmp_path)
     assert Operation.objects.get().details["output"] == str(tmp_path)
 
@@ -137,12 +133,12 @@ def test_an_export_is_in_the_audit_log_without_credentials(tmp_path: Path) -> No
         ({"unredacted": True}, "--unredacted cannot be used with --format parquet"),
     ],
 )
-def test_filters_are_refused(tmp_path: Path, options: dict[str, Any], error: str) -> None:
+def test_filters_are_refused(tmp_path, options, error):
     with pytest.raises(CommandError, match=error):
         exported(tmp_path, **options)
 
 
-def test_a_place_for_the_history_is_required_and_checked(tmp_path: Path) -> None:
+def test_a_place_for_the_history_is_required_and_checked(tmp_path):
     with pytest.raises(CommandError, match="use --output, or set HISTORY_URL"):
         manage("export", "--format", "parquet")
     with pytest.raises(CommandError, match="A path has to be absolute"):
@@ -154,7 +150,7 @@ def test_a_place_for_the_history_is_required_and_checked(tmp_path: Path) -> None
         manage("export", "--format", "csv", "--since", "2026-01-31")
 
 
-def test_memory_does_not_grow_with_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_grow_with_the_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(history_export, "_PAGE", 100)
     monkeypatch.setattr(history_export, "FILE_ROWS", 200)
     Database().write([fact(f"t{number}") for number in range(500)])

@@ -1,10 +1,7 @@
 """Any message of the two queues becomes a row or is kept as unreadable, and can be shown and requeued."""
 
-from __future__ import annotations
-
 import json
 import math
-from typing import Any
 
 import amqp
 import pytest
@@ -45,7 +42,7 @@ bodies = st.one_of(
 )
 
 
-def storable(value: Any) -> None:
+def storable(value):
     """Fail for values that PostgreSQL refuses: NUL and lone surrogates in texts, numbers beyond their columns."""
     if isinstance(value, str):
         assert "\0" not in value
@@ -57,7 +54,7 @@ def storable(value: Any) -> None:
 
 
 @given(bodies, hostile.properties, st.binary(max_size=20))
-def test_every_exhausted_message_becomes_a_row_or_is_unreadable(body: bytes, properties: bytes, key: bytes) -> None:
+def test_every_exhausted_message_becomes_a_row_or_is_unreadable(body, properties, key):
     came = delivery(body, properties=properties, key=key)
     found = READER.read("rmq_delay.exhausted", came)
     if isinstance(found, Unreadable):
@@ -87,7 +84,7 @@ events = st.dictionaries(
 
 
 @given(bodies | events.map(lambda more: json.dumps({**EVENT, **more}).encode("utf-8", "surrogatepass")))
-def test_every_event_is_read_or_unreadable(body: bytes) -> None:
+def test_every_event_is_read_or_unreadable(body):
     found = READER.read("rmq_delay.events", delivery(body))
     if isinstance(found, Unreadable):
         assert found.body == body
@@ -103,7 +100,7 @@ def test_every_event_is_read_or_unreadable(body: bytes) -> None:
 @pytest.mark.usefixtures("tables", "shop")
 @examples(0.5, suppress_health_check=[HealthCheck.function_scoped_fixture])  # all in one database
 @given(bodies, hostile.headers, st.sampled_from(["application/json", "", "x/y"]))
-def test_every_kept_message_can_be_shown_and_requeued(body: bytes, headers: dict[Any, Any], content_type: str) -> None:
+def test_every_kept_message_can_be_shown_and_requeued(body, headers, content_type):
     task = TaskRecord.objects.filter(task_id="kept").first() or record(TaskState.EXHAUSTED, task_id="kept")
     message = amqp.Message(body, application_headers=headers, content_type=content_type, content_encoding="utf-8")
     Payload.objects.update_or_create(record=task, defaults={"stored_at": NOW, **vars(stored(message))})

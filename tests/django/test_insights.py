@@ -1,7 +1,5 @@
 """Loading a finished output of the analytics, the page that shows it, and possible errors."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -12,7 +10,6 @@ from datetime import datetime, timedelta, timezone
 from html import unescape
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -25,7 +22,7 @@ from pyarrow import fs
 
 from celery_rmq_delay.contrib.django.admin.insight_page import wilson
 from celery_rmq_delay.contrib.django.conf import conf
-from celery_rmq_delay.contrib.django.models import InsightRun, Row
+from celery_rmq_delay.contrib.django.models import InsightRun
 from celery_rmq_delay.contrib.django.services import insight_rows, insight_tables
 from celery_rmq_delay.contrib.django.services import insight_runs as service
 from celery_rmq_delay.contrib.django.services.insight_tables import TABLES
@@ -56,12 +53,12 @@ HOSTILE = (
 
 
 @pytest.fixture
-def output(tmp_path: Path) -> Path:
+def output(tmp_path):
     """A finished output whose last day is today."""
     return insights.finished(tmp_path / "output", TODAY)
 
 
-def shown(query: str = "", *permissions: str) -> str:
+def shown(query="", *permissions):
     browser = people.staff(*(permissions or ("view_insightrun",)), name=f"bob{len(people.VIEWS)}{query[:60]}")
     answer = browser.get(f"{PAGE}{query}")
     assert answer.status_code == 200
@@ -70,24 +67,24 @@ def shown(query: str = "", *permissions: str) -> str:
     return page
 
 
-def shown_of(output: Path) -> str:
+def shown_of(output):
     """Return the page of an output, which is loaded first."""
     service.load(str(output))
     return shown()
 
 
-def loaded(table: str) -> list[Row]:
+def loaded(table):
     """Return the loaded rows of a table."""
     return InsightRun.objects.get().rows_of(table)
 
 
-def test_the_page_needs_only_columns_that_the_pipeline_writes_in_types_that_it_understands() -> None:
+def test_the_page_needs_only_columns_that_the_pipeline_writes_in_types_that_it_understands():
     for table, columns in TABLES.items():
         assert set(columns) <= set(insights.SCHEMAS[table].names), table
         insight_tables._check(table, "part-0.parquet", insights.SCHEMAS[table])
 
 
-def test_spark_writes_the_types_of_the_schema() -> None:
+def test_spark_writes_the_types_of_the_schema():
     pytest.importorskip("pyspark", reason="without Spark nothing writes them")
     from celery_rmq_delay.analytics import schema
 
@@ -101,9 +98,7 @@ def test_spark_writes_the_types_of_the_schema() -> None:
         assert by_spark == [(each.name, str(each.type)) for each in written], table
 
 
-def test_a_finished_output_is_loaded_with_figures_backtest_and_advice_per_exception(
-    database: Any, output: Path
-) -> None:
+def test_a_finished_output_is_loaded_with_figures_backtest_and_advice_per_exception(database, output):
     run = service.load(str(output), source="s3://key:secret@shop/history")
     assert (run.first_day, run.last_day) == (TODAY - timedelta(days=6), TODAY)
     assert "secret" not in run.input_url
@@ -141,7 +136,7 @@ def test_a_finished_output_is_loaded_with_figures_backtest_and_advice_per_except
     assert (always.share_low, always.longest_s) == (0.99255, 40.2)
 
 
-def test_an_output_on_an_object_store_is_loaded(sqlite: Any, output: Path, store: str) -> None:
+def test_an_output_on_an_object_store_is_loaded(sqlite, output, store):
     url = f"s3://AKIAEXAMPLE:open-sesame@bucket/history-insights?{store}"
     bucket, path = fs.FileSystem.from_uri(f"{url}&allow_bucket_creation=true")
     bucket.create_dir("bucket")
@@ -151,7 +146,7 @@ def test_an_output_on_an_object_store_is_loaded(sqlite: Any, output: Path, store
     assert len(loaded("tier_outcomes")) == 8
 
 
-def test_only_the_last_day_counts_where_each_day_has_all(sqlite: Any, output: Path) -> None:
+def test_only_the_last_day_counts_where_each_day_has_all(sqlite, output):
     insights.write(output, "ladder_advice", TODAY - timedelta(days=1), insights.ladders() * 20)
     insights.write(output, "recovery_curve", TODAY - timedelta(days=1), insights.curve("task", "x", insights.TASKS[0]))
     insights.write(output, "exception_advice", TODAY - timedelta(days=1), insights.exceptions() * 20)
@@ -161,7 +156,7 @@ def test_only_the_last_day_counts_where_each_day_has_all(sqlite: Any, output: Pa
     assert "x" not in [row.name for row in loaded("recovery_curve")]
 
 
-def test_loaded_rows_are_bounded_and_the_page_states_how_many_are_left_out(sqlite: Any, output: Path) -> None:
+def test_loaded_rows_are_bounded_and_the_page_states_how_many_are_left_out(sqlite, output):
     task = insights.TASKS[0]
     many = [
         row for number in range(1, 51) for row in insights.curve("task", f"t{number}", (*task[:3], number, *task[4:]))
@@ -189,7 +184,7 @@ def test_loaded_rows_are_bounded_and_the_page_states_how_many_are_left_out(sqlit
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_names_stay_text(database: Any, tmp_path: Path, text: str) -> None:
+def test_hostile_names_stay_text(database, tmp_path, text):
     task = (text, text, text, *insights.TASKS[0][3:])
     insights.write(tmp_path, "recovery_curve", TODAY, [*insights.curve("task", text, task)])
     advice = {**insights.ladders()[0], "queue": text, "task": text, "reason": text}
@@ -216,13 +211,11 @@ def test_hostile_names_stay_text(database: Any, tmp_path: Path, text: str) -> No
     assert "give_up_on=(orders.Refused,)" in page
 
 
-def test_an_empty_page_names_the_command_to_run(sqlite: Any) -> None:
+def test_an_empty_page_names_the_command_to_run(sqlite):
     assert "manage.py rmq_delay_insights" in shown()
 
 
-def test_the_page_warns_of_insights_that_are_old_and_of_workers_whose_clocks_differ(
-    sqlite: Any, tmp_path: Path
-) -> None:
+def test_the_page_warns_of_insights_that_are_old_and_of_workers_whose_clocks_differ(sqlite, tmp_path):
     day = TODAY - timedelta(days=30)
     insights.report(insights.finished(tmp_path, day), day, clocks={"w4@shop": -60.2})
     page = words(shown_of(tmp_path))
@@ -230,7 +223,7 @@ def test_the_page_warns_of_insights_that_are_old_and_of_workers_whose_clocks_dif
     assert "The clocks of these workers differ, so that times on this page are wrong: w4@shop" in page
 
 
-def test_the_page_shows_curve_ladders_outcomes_and_incidents_with_few_queries(sqlite: Any, output: Path) -> None:
+def test_the_page_shows_curve_ladders_outcomes_and_incidents_with_few_queries(sqlite, output):
     page = shown_of(output)
     assert page.count('class="rmq-tier rmq-tier-today"') == page.count('class="rmq-tier rmq-tier-advised"') == 3
     for text in ("15s, 2m, 30m", "5s, 30s, 5m", insights.TOO_FEW, "2,120 failures: today&#x27;s ladder is as good"):
@@ -248,12 +241,12 @@ def test_the_page_shows_curve_ladders_outcomes_and_incidents_with_few_queries(sq
     assert browser.post(PAGE).status_code == 403
 
 
-def words(page: str) -> str:
+def words(page):
     """Return the text of a page, with single spaces."""
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", page.replace("<wbr>", ""))).split())
 
 
-def test_the_page_states_which_figures_are_counted_and_shows_the_backtest(sqlite: Any, output: Path) -> None:
+def test_the_page_states_which_figures_are_counted_and_shows_the_backtest(sqlite, output):
     shown_words = words(shown_of(output))
     for text in (
         "Today 5s, 30s, 5m counted, 8,102 failures 83 % 81 %\N{EN DASH}85 % 2.41",
@@ -272,7 +265,7 @@ def test_the_page_states_which_figures_are_counted_and_shows_the_backtest(sqlite
     assert shown_words.count("counted recoveries") == 1
 
 
-def test_a_ladder_that_failed_its_backtest_is_shown_with_the_reason_and_not_advised(sqlite: Any, output: Path) -> None:
+def test_a_ladder_that_failed_its_backtest_is_shown_with_the_reason_and_not_advised(sqlite, output):
     insights.write(output, "ladder_advice", TODAY, [insights.ladders()[3]])
     page = shown_of(output)
     assert insights.REFUSED.removeprefix("keep") in words(page)
@@ -281,7 +274,7 @@ def test_a_ladder_that_failed_its_backtest_is_shown_with_the_reason_and_not_advi
     assert "Advised" not in words(page)
 
 
-def test_the_page_states_which_errors_no_retry_helps_and_which_need_no_long_tier(sqlite: Any, output: Path) -> None:
+def test_the_page_states_which_errors_no_retry_helps_and_which_need_no_long_tier(sqlite, output):
     page = shown_of(output)
     assert (
         "orders.errors.CardRefused never recovered in 412 failures; the last attempt came 5m35s after the first "
@@ -298,7 +291,7 @@ def test_the_page_states_which_errors_no_retry_helps_and_which_need_no_long_tier
     assert 'id="rmq-errors"' not in shown("?task=none")
 
 
-def test_incidents_are_in_the_order_of_their_failures_beyond_the_usual_number(sqlite: Any, output: Path) -> None:
+def test_incidents_are_in_the_order_of_their_failures_beyond_the_usual_number(sqlite, output):
     row = insights.incidents(TODAY)[0]
     later = {**row, "started_at": row["started_at"] + timedelta(hours=2), "queues": ["other"], "excess": 1_234_567}
     later_ones = [{**later, "excess": 20}, {**later, "failure_rate": None, "usual_rate": None}]
@@ -314,7 +307,7 @@ def test_incidents_are_in_the_order_of_their_failures_beyond_the_usual_number(sq
 
 
 @pytest.mark.parametrize(("jitter", "lanes"), [(0.0, 1), (0.1, 3), (0.2, 5), (0.5, 4), (0.3, 2)])
-def test_the_jitter_lanes_of_a_tier_are_one_row(sqlite: Any, output: Path, jitter: float, lanes: int) -> None:
+def test_the_jitter_lanes_of_a_tier_are_one_row(sqlite, output, jitter, lanes):
     ladder = Ladder(tiers_ms=(60_000, 600_000), jitter=jitter, lanes=lanes)
     first = {**insights.outcomes(7)[0], "queue": "jittered", "parked": 10, "recovered": 4}
     first |= {"exhausted": 2, "wasted_ms": 7}
@@ -337,7 +330,7 @@ def test_the_jitter_lanes_of_a_tier_are_one_row(sqlite: Any, output: Path, jitte
     assert "tier 2 (10 min)" in page
 
 
-def test_the_tiers_of_two_ladders_of_a_queue_are_two_rows(sqlite: Any, output: Path) -> None:
+def test_the_tiers_of_two_ladders_of_a_queue_are_two_rows(sqlite, output):
     first = {**insights.outcomes(7)[0], "queue": "jittered"}
     rows = [{**first, "tier": 1, "delay_ms": delay} for delay in (54_000, 60_000, 66_000, 270_000, 300_000, 330_000)]
     insights.write(output, "tier_outcomes", TODAY, rows)
@@ -345,14 +338,14 @@ def test_the_tiers_of_two_ladders_of_a_queue_are_two_rows(sqlite: Any, output: P
     assert {row.delay_ms for row in loaded("tier_outcomes") if row.queue == "jittered"} == {60_000, 300_000}
 
 
-def test_a_named_ladder_with_too_few_data_shows_the_reason(sqlite: Any, output: Path) -> None:
+def test_a_named_ladder_with_too_few_data_shows_the_reason(sqlite, output):
     few = {"queue": "default", "ladder_ms": [1_000], "enough_data": False, "reason": insights.TOO_FEW, "episodes": 37}
     insights.write(output, "ladder_advice", TODAY, [])
     insights.write(output, "what_if", TODAY, [few])
     assert insights.TOO_FEW[1:] in shown_of(output)
 
 
-def test_an_output_with_nothing_but_a_curve_of_nothing_is_shown(sqlite: Any, tmp_path: Path) -> None:
+def test_an_output_with_nothing_but_a_curve_of_nothing_is_shown(sqlite, tmp_path):
     for table in insights.SCHEMAS:
         insights.write(tmp_path, table, TODAY, [])
     insights.report(tmp_path, TODAY)
@@ -364,13 +357,13 @@ def test_an_output_with_nothing_but_a_curve_of_nothing_is_shown(sqlite: Any, tmp
 # -- errors ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_empty_place_has_no_finished_run(sqlite: Any, tmp_path: Path) -> None:
+def test_an_empty_place_has_no_finished_run(sqlite, tmp_path):
     for place in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(OutputError, match=r"no run has been published there.*rmq_delay_insights"):
             service.load(str(place))
 
 
-def test_a_run_of_one_day_is_shown_with_the_incidents_of_the_days_before(sqlite: Any, output: Path) -> None:
+def test_a_run_of_one_day_is_shown_with_the_incidents_of_the_days_before(sqlite, output):
     insights.report(output, TODAY, 1, advice_from=str(TODAY - timedelta(days=29)))
     run = service.load(str(output))
     assert (run.first_day, run.since) == (TODAY, TODAY - timedelta(days=6))
@@ -379,7 +372,7 @@ def test_a_run_of_one_day_is_shown_with_the_incidents_of_the_days_before(sqlite:
     assert f"Curves and advice use data since {TODAY - timedelta(days=29)}" in page
 
 
-def test_a_later_run_of_an_old_day_takes_nothing_back(sqlite: Any, output: Path) -> None:
+def test_a_later_run_of_an_old_day_takes_nothing_back(sqlite, output):
     old, late = TODAY - timedelta(days=4), "99990101T000000Z-late"
     insights.write(output, "recovery_curve", old, insights.curve("task", "x", insights.TASKS[0]), run=late)
     insights.write(output, "incidents", old, [], run=late)
@@ -391,7 +384,7 @@ def test_a_later_run_of_an_old_day_takes_nothing_back(sqlite: Any, output: Path)
     assert len(loaded("incidents")) == 1, "what the late run changed is loaded"
 
 
-def test_a_later_run_of_days_that_came_without_failures_is_the_newest(sqlite: Any, output: Path) -> None:
+def test_a_later_run_of_days_that_came_without_failures_is_the_newest(sqlite, output):
     tomorrow = TODAY + timedelta(days=1)
     insights.write(output, "hourly", tomorrow, insights.hours(tomorrow), run="20260102T031700Z-1b2c3d4e")
     insights.report(output, tomorrow, run="20260102T031700Z-1b2c3d4e")
@@ -400,7 +393,7 @@ def test_a_later_run_of_days_that_came_without_failures_is_the_newest(sqlite: An
     assert loaded("recovery_curve") == []
 
 
-def test_old_days_of_a_table_can_be_deleted(sqlite: Any, output: Path) -> None:
+def test_old_days_of_a_table_can_be_deleted(sqlite, output):
     insights.report(output, TODAY)
     shutil.rmtree(insights.folder(output, "incidents") / f"day={TODAY - timedelta(days=4)}")
     service.load(str(output))
@@ -417,7 +410,7 @@ def test_old_days_of_a_table_can_be_deleted(sqlite: Any, output: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("name", [CURRENT, manifest_of(insights.RUN)])
-def test_a_damaged_or_newer_output_is_an_error(sqlite: Any, output: Path, name: str, text: str, error: str) -> None:
+def test_a_damaged_or_newer_output_is_an_error(sqlite, output, name, text, error):
     text = text.replace("earlier", "tables") if name != CURRENT else text
     (output / name).write_text(text)
     with pytest.raises(OutputError, match=re.escape(error)) as raised:
@@ -425,26 +418,24 @@ def test_a_damaged_or_newer_output_is_an_error(sqlite: Any, output: Path, name: 
     assert name in str(raised.value)
 
 
-def test_without_pyarrow_the_error_names_what_to_install(
-    sqlite: Any, output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pyarrow_the_error_names_what_to_install(sqlite, output, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for read in (service.load, lambda place: table_files(place, "incidents")):
         with pytest.raises(OutputError, match=r"pip install 'celery-rmq-delay\[history\]'"):
             read(str(output))
 
 
-def test_an_unknown_scheme_is_an_error_without_credentials(sqlite: Any) -> None:
+def test_an_unknown_scheme_is_an_error_without_credentials(sqlite):
     with pytest.raises(OutputError, match="gopher://shop/insights cannot be opened") as raised:
         service.load("gopher://reader:open-sesame@shop/insights")
     assert "open-sesame" not in str(raised.value)
 
 
-def written(table: str, rows: insights.Rows, schema: pa.Schema | None = None) -> Callable[[Path], Path]:
+def written(table, rows, schema=None):
     return lambda output: insights.write(output, table, TODAY, rows, schema)
 
 
-def truncated(output: Path) -> None:
+def truncated(output):
     path = insights.write(output, "tier_outcomes", TODAY, insights.outcomes(1))
     path.write_bytes(path.read_bytes()[:200])
 
@@ -477,7 +468,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_output_is_an_error_and_the_old_insights_stay(sqlite: Any, output: Path, name: str) -> None:
+def test_a_damaged_output_is_an_error_and_the_old_insights_stay(sqlite, output, name):
     before, (damage, error) = service.load(str(output)), DAMAGES[name]
     damage(output)
     with pytest.raises(OutputError, match=error):
@@ -486,7 +477,7 @@ def test_a_damaged_output_is_an_error_and_the_old_insights_stay(sqlite: Any, out
     assert len(loaded("incidents")) == 2
 
 
-def test_a_database_error_leaves_the_old_insights(sqlite: Any, output: Path) -> None:
+def test_a_database_error_leaves_the_old_insights(sqlite, output):
     before = service.load(str(output))
     with connection.cursor() as cursor:
         cursor.execute(
@@ -502,7 +493,7 @@ def test_a_database_error_leaves_the_old_insights(sqlite: Any, output: Path) -> 
     assert len(loaded("ladder_advice")) == 5
 
 
-def test_times_and_numbers_of_other_writers_are_understood(sqlite: Any, output: Path) -> None:
+def test_times_and_numbers_of_other_writers_are_understood(sqlite, output):
     schema = insights.SCHEMAS["incidents"]
     kinds = {"started_at": pa.timestamp("ns"), "tasks_touched": pa.int32(), "recovered_share": pa.float32()}
     for name, kind in kinds.items():
@@ -517,7 +508,7 @@ def test_times_and_numbers_of_other_writers_are_understood(sqlite: Any, output: 
 
 
 @corpus("value", [None, float("nan"), float("inf"), 1e300])
-def test_a_column_may_be_null_and_a_number_without_meaning(database: Any, tmp_path: Path, value: float | None) -> None:
+def test_a_column_may_be_null_and_a_number_without_meaning(database, tmp_path, value):
     names = {"scope": "task", "kind": "give_up"}
     for table, schema in insights.SCHEMAS.items():
         row = {each.name: value for each in schema if pa.types.is_floating(each.type)}
@@ -535,7 +526,7 @@ def test_a_column_may_be_null_and_a_number_without_meaning(database: Any, tmp_pa
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_loads_a_finished_output(sqlite: Any, output: Path) -> None:
+def test_the_command_loads_a_finished_output(sqlite, output):
     assert f"to {TODAY} from" in manage("insights", "--load-only", "--output", str(output))
     with override_settings(RMQ_DELAY={"INSIGHTS_URL": str(output)}):
         assert f" from {output}" in manage("insights", "--load-only")
@@ -549,14 +540,12 @@ def test_the_command_loads_a_finished_output(sqlite: Any, output: Path) -> None:
         ({"HISTORY_URL": "/srv/history", "INSIGHTS_URL": "gs://shop/insights"}, "gs://shop/insights"),
     ],
 )
-def test_insights_are_beside_the_history_unless_the_settings_name_another_place(settings: Any, place: str) -> None:
+def test_insights_are_beside_the_history_unless_the_settings_name_another_place(settings, place):
     with override_settings(RMQ_DELAY=settings):
         assert service.output_url() == place
 
 
-def test_credentials_are_not_in_the_list_of_processes_nor_in_the_output(
-    sqlite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_are_not_in_the_list_of_processes_nor_in_the_output(sqlite, tmp_path, monkeypatch):
     pytest.importorskip("pyspark", reason="without Spark nothing is started")
     child = tmp_path / "python"
     child.write_text('#!/bin/sh\necho "$@"\necho "$RMQ_DELAY_HISTORY_URL to $RMQ_DELAY_INSIGHTS_URL"\nexit 2\n')
@@ -585,12 +574,12 @@ def test_credentials_are_not_in_the_list_of_processes_nor_in_the_output(
         (("--to", "2026-02-30"), "argument --to: found '2026-02-30'; write a date, such as 2026-01-31"),
     ],
 )
-def test_options_that_make_no_sense_are_errors(sqlite: Any, options: tuple[str, ...], error: str) -> None:
+def test_options_that_make_no_sense_are_errors(sqlite, options, error):
     with pytest.raises(CommandError, match=error):
         manage("insights", *options)
 
 
-def test_a_run_that_fails_reports_its_last_lines_and_loads_nothing(sqlite: Any, output: Path, tmp_path: Path) -> None:
+def test_a_run_that_fails_reports_its_last_lines_and_loads_nothing(sqlite, output, tmp_path):
     service.load(str(output))
     lines: list[str] = []
     code = "print('reading'); raise SystemExit('the history is empty')"
@@ -600,7 +589,7 @@ def test_a_run_that_fails_reports_its_last_lines_and_loads_nothing(sqlite: Any, 
     assert InsightRun.objects.count() == 1
 
 
-def test_a_command_that_is_ended_ends_the_analytics_too() -> None:
+def test_a_command_that_is_ended_ends_the_analytics_too():
     code = (
         "import sys\n"
         "from celery_rmq_delay.contrib.django.services.insight_runs import _run\n"
@@ -617,7 +606,7 @@ def test_a_command_that_is_ended_ends_the_analytics_too() -> None:
     assert not child.is_running()
 
 
-def test_the_web_process_imports_neither_spark_nor_pyarrow() -> None:
+def test_the_web_process_imports_neither_spark_nor_pyarrow():
     code = (
         "import celery_rmq_delay.contrib.django.admin, celery_rmq_delay.contrib.django.services.insight_runs\n"
         "found = {'pyspark', 'pyarrow', 'numpy', 'pandas'} & set(sys.modules); assert not found, found"
@@ -625,7 +614,7 @@ def test_the_web_process_imports_neither_spark_nor_pyarrow() -> None:
     subprocess.run([sys.executable, "-c", SETUP + code], check=True, timeout=SECONDS)
 
 
-def test_the_interval_of_a_share_is_wilsons() -> None:
+def test_the_interval_of_a_share_is_wilsons():
     assert wilson(8, 10) == pytest.approx((0.490, 0.943), abs=5e-4)
     assert wilson(0, 20) == pytest.approx((0.0, 0.161), abs=5e-4)
     assert wilson(0, 0) == (0.0, 1.0)
@@ -633,6 +622,6 @@ def test_the_interval_of_a_share_is_wilsons() -> None:
     assert wilson(8, 10, 5_000) == wilson(8, 10)
 
 
-def test_the_address_of_the_insights_is_checked(sqlite: Any) -> None:
+def test_the_address_of_the_insights_is_checked(sqlite):
     with override_settings(RMQ_DELAY={"INSIGHTS_URL": 7}), pytest.raises(SettingsError, match="INSIGHTS_URL"):
         conf()

@@ -1,10 +1,7 @@
 """Alerts: grouped, throttled, to a real mail server and a real webhook, and never in the collector's way."""
 
-from __future__ import annotations
-
 import logging
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +20,7 @@ from celery_rmq_delay.exceptions import SettingsError
 from celery_rmq_delay.redaction import REDACTED
 from celery_rmq_delay.testing.servers.host import free_port
 from tests.support.corpus import corpus
-from tests.support.django.receivers import MailServer, Webhook, mail_server, webhook
+from tests.support.django.receivers import mail_server, webhook
 from tests.support.django.records import group, record
 from tests.support.waiting import wait_for
 
@@ -31,14 +28,14 @@ BACKEND = "django.core.mail.backends.smtp.EmailBackend"
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, sqlite: object) -> None:
+def quick(monkeypatch, sqlite):
     """Let alerts wait only a moment for others and for another try."""
     monkeypatch.setattr(outbox, "SETTLE", 0.2)
     monkeypatch.setattr(outbox, "RETRY_AFTER", 0.2)
 
 
 @pytest.fixture
-def mail() -> Iterator[MailServer]:
+def mail():
     with (
         mail_server(free_port()) as server,
         override_settings(**mail_settings(server.port), EMAIL_SUBJECT_PREFIX="[shop] "),
@@ -46,7 +43,7 @@ def mail() -> Iterator[MailServer]:
         yield server
 
 
-def mail_settings(port: int) -> dict[str, Any]:
+def mail_settings(port):
     """Return the settings of this version of Django by which mail goes to a port of this machine."""
     if django.VERSION >= (6, 1):
         mailer = {"BACKEND": BACKEND, "OPTIONS": {"host": "127.0.0.1", "port": port}}
@@ -60,29 +57,27 @@ def mail_settings(port: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def hook() -> Iterator[Webhook]:
+def hook():
     with webhook() as found:
         yield found
 
 
-def notify(**settings: Any) -> Any:
+def notify(**settings):
     return override_settings(RMQ_DELAY={"NOTIFY": settings})
 
 
-def fail(count: int = 1, **given: Any) -> list[TaskRecord]:
+def fail(count=1, **given):
     """Store exhausted tasks and announce them as the collector does."""
     found = [record(reason="retries_used", **given) for _ in range(count)]
     announce((TaskState.EXHAUSTED, each.task_id, None) for each in found)
     return found
 
 
-def alerts(hook: Webhook) -> list[tuple[str, int]]:
+def alerts(hook):
     return [(alert["exception_type"], alert["count"]) for post in hook.posts for alert in post["alerts"]]
 
 
-def test_a_burst_is_one_mail_with_a_paragraph_per_failure_group(
-    mail: MailServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_burst_is_one_mail_with_a_paragraph_per_failure_group(mail, monkeypatch):
     monkeypatch.setattr(outbox, "SETTLE", 60.0)
     timeouts, refused = group(frame="orders/gateway.py:charge"), group(exception_type="shop.Refused", message="")
     with notify(mail=True), notifying():
@@ -100,7 +95,7 @@ def test_a_burst_is_one_mail_with_a_paragraph_per_failure_group(
     assert f"last: orders.tasks.charge[{last.task_id}] of queue payments (retries_used)" in second
 
 
-def test_the_subject_of_one_group_names_its_error(mail: MailServer) -> None:
+def test_the_subject_of_one_group_names_its_error(mail):
     with notify(mail=True), notifying():
         fail(failure_group=group(message="line\r\nBcc: all@example.org " + "x" * 1000))
     (found,) = mail.mails
@@ -110,7 +105,7 @@ def test_the_subject_of_one_group_names_its_error(mail: MailServer) -> None:
     assert found["Bcc"] is None
 
 
-def test_a_webhook_gets_text_for_people_and_data_for_programs(hook: Webhook) -> None:
+def test_a_webhook_gets_text_for_people_and_data_for_programs(hook):
     failed = group(frame="orders/gateway.py:charge")
     with notify(webhook=hook.url), notifying():
         (task,) = fail(failure_group=failed)
@@ -133,7 +128,7 @@ def test_a_webhook_gets_text_for_people_and_data_for_programs(hook: Webhook) -> 
     }
 
 
-def test_alerts_link_to_the_group_or_the_list_or_the_task(hook: Webhook, mail: MailServer) -> None:
+def test_alerts_link_to_the_group_or_the_list_or_the_task(hook, mail):
     failed = group()
     ran_again = record(TaskState.DISCARDED)  # an alert by default
     site = "https://shop.example/admin"
@@ -156,7 +151,7 @@ def test_alerts_link_to_the_group_or_the_list_or_the_task(hook: Webhook, mail: M
         assert resolve(url.removeprefix("https://shop.example")).app_name == "admin"
 
 
-def test_a_message_for_slack_has_blocks_with_links_and_no_other_keys(hook: Webhook) -> None:
+def test_a_message_for_slack_has_blocks_with_links_and_no_other_keys(hook):
     failed = group(message="<!channel> <https://evil.example|click> & more")
     with notify(webhook=hook.url, format="slack", admin_url="https://shop.example/admin/"), notifying():
         fail(3, failure_group=failed)
@@ -173,7 +168,7 @@ def test_a_message_for_slack_has_blocks_with_links_and_no_other_keys(hook: Webho
     assert "<!" not in post["text"] + text
 
 
-def test_a_message_for_slack_keeps_its_limits(hook: Webhook) -> None:
+def test_a_message_for_slack_keeps_its_limits(hook):
     with notify(webhook=hook.url, format="slack"), notifying():
         for _ in range(60):
             fail(failure_group=group(message="<" * 500, frame="x" * 255))
@@ -182,7 +177,7 @@ def test_a_message_for_slack_keeps_its_limits(hook: Webhook) -> None:
     assert all(len(each["text"]["text"]) <= 3_000 for each in blocks)
 
 
-def test_no_alert_has_a_secret_in_any_of_its_texts(hook: Webhook) -> None:
+def test_no_alert_has_a_secret_in_any_of_its_texts(hook):
     with notify(webhook=hook.url), notifying():
         fail(failure_group=group(exception_type="", message="password=hunter2"))
         wait_for(lambda: hook.posts)
@@ -191,9 +186,7 @@ def test_no_alert_has_a_secret_in_any_of_its_texts(hook: Webhook) -> None:
     assert "hunter2" not in str(post)
 
 
-def test_a_group_alerts_once_per_interval_with_the_count_since_the_last_alert(
-    hook: Webhook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_alerts_once_per_interval_with_the_count_since_the_last_alert(hook, monkeypatch):
     timeouts, refused = group(), group(exception_type="shop.Refused")
     with notify(webhook=hook.url, every_minutes=30), notifying():
         fail(failure_group=timeouts)
@@ -209,7 +202,7 @@ def test_a_group_alerts_once_per_interval_with_the_count_since_the_last_alert(
     assert sorted(alerts(hook)[2:]) == [("requests.Timeout", 5), ("shop.Lost", 1)]
 
 
-def test_only_the_configured_kinds_send_alerts(hook: Webhook) -> None:
+def test_only_the_configured_kinds_send_alerts(hook):
     parked, recovered = (record(state, failure_group=group()) for state in (TaskState.PARKED, TaskState.RECOVERED))
     with notify(webhook=hook.url, kinds=["recovered", "parked"]), notifying():
         fail(failure_group=group())
@@ -218,7 +211,7 @@ def test_only_the_configured_kinds_send_alerts(hook: Webhook) -> None:
     assert kinds == ["parked", "recovered"]
 
 
-def test_a_muted_group_sends_no_alerts(hook: Webhook, mail: MailServer) -> None:
+def test_a_muted_group_sends_no_alerts(hook, mail):
     muted = group(muted=True)
     with notify(webhook=hook.url, mail=True), notifying():
         fail(5, failure_group=muted)
@@ -229,7 +222,7 @@ def test_a_muted_group_sends_no_alerts(hook: Webhook, mail: MailServer) -> None:
     assert (alerts(hook), len(mail.mails)) == ([("requests.Timeout", 1)], 1)
 
 
-def test_tasks_without_an_exception_are_grouped_by_name_and_reason(hook: Webhook) -> None:
+def test_tasks_without_an_exception_are_grouped_by_name_and_reason(hook):
     with notify(webhook=hook.url), notifying():
         fail(2)
         fail(name="orders.import")
@@ -237,7 +230,7 @@ def test_tasks_without_an_exception_are_grouped_by_name_and_reason(hook: Webhook
     assert alerted == [("orders.import", 1), ("payments.charge", 2)]
 
 
-def test_a_webhook_that_hangs_never_holds_the_collector_up(hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_webhook_that_hangs_never_holds_the_collector_up(hook, monkeypatch):
     monkeypatch.setattr(notifier, "TIMEOUT", 600.0)  # waiting for it would never reach the last line
     hook.hold.clear()
     with notify(webhook=hook.url), notifying():
@@ -250,9 +243,7 @@ def test_a_webhook_that_hangs_never_holds_the_collector_up(hook: Webhook, monkey
 
 
 @pytest.mark.parametrize("way", ["hangs", "drips"])
-def test_a_webhook_that_never_finishes_is_left_after_the_timeout(
-    hook: Webhook, way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_webhook_that_never_finishes_is_left_after_the_timeout(hook, way, monkeypatch, caplog):
     monkeypatch.setattr(notifier, "TIMEOUT", 1.0)
     if way == "hangs":
         hook.hold.clear()
@@ -268,9 +259,7 @@ def test_a_webhook_that_never_finishes_is_left_after_the_timeout(
         wait_for(lambda: hook.posts, "the alert")
 
 
-def test_a_webhook_is_called_through_the_proxy_of_the_environment(
-    hook: Webhook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_webhook_is_called_through_the_proxy_of_the_environment(hook, monkeypatch):
     monkeypatch.setenv("http_proxy", hook.url)
     monkeypatch.delenv("no_proxy", raising=False)
     with notify(webhook="http://alerts.example/hook"), notifying():
@@ -279,7 +268,7 @@ def test_a_webhook_is_called_through_the_proxy_of_the_environment(
     assert hook.paths == ["http://alerts.example/hook"]
 
 
-def test_user_and_password_of_a_webhook_are_sent_as_a_header(hook: Webhook) -> None:
+def test_user_and_password_of_a_webhook_are_sent_as_a_header(hook):
     with notify(webhook=hook.url.replace("://", "://ann:p%40ss@")), notifying():
         fail(failure_group=group())
         wait_for(lambda: hook.posts, "the alert")
@@ -287,9 +276,7 @@ def test_user_and_password_of_a_webhook_are_sent_as_a_header(hook: Webhook) -> N
 
 
 @pytest.mark.parametrize("status", [500, 404, 301])
-def test_a_webhook_that_fails_is_logged_once_and_tried_until_it_answers(
-    hook: Webhook, status: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_webhook_that_fails_is_logged_once_and_tried_until_it_answers(hook, status, caplog):
     hook.status = status
     caplog.set_level(logging.WARNING)
     with notify(webhook=hook.url), notifying():
@@ -308,14 +295,14 @@ def test_a_webhook_that_fails_is_logged_once_and_tried_until_it_answers(
     assert not hook.followed
 
 
-def test_alerts_are_sent_by_the_other_channel_when_one_fails(hook: Webhook) -> None:
+def test_alerts_are_sent_by_the_other_channel_when_one_fails(hook):
     with override_settings(**mail_settings(free_port())), notify(mail=True, webhook=hook.url), notifying():
         fail(failure_group=group())
         wait_for(lambda: hook.posts, "the webhook")
     assert alerts(hook) == [("requests.Timeout", 1)]
 
 
-def test_a_mail_server_that_refuses_gets_the_mail_later(mail: MailServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_mail_server_that_refuses_gets_the_mail_later(mail, caplog):
     mail.refusing = True
     with notify(mail=True), notifying():
         fail(failure_group=group())
@@ -325,7 +312,7 @@ def test_a_mail_server_that_refuses_gets_the_mail_later(mail: MailServer, caplog
     assert len(mail.mails) == 1
 
 
-def test_without_recipients_no_mail_server_is_used(hook: Webhook, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_recipients_no_mail_server_is_used(hook, caplog):
     without_recipients = {**mail_settings(free_port()), "ADMINS": []}
     with override_settings(**without_recipients), notify(mail=True, webhook=hook.url):
         with notifying():
@@ -334,7 +321,7 @@ def test_without_recipients_no_mail_server_is_used(hook: Webhook, caplog: pytest
     assert "cannot be sent" not in caplog.text
 
 
-def test_pending_alerts_are_sent_at_the_end_and_none_after_it(hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_alerts_are_sent_at_the_end_and_none_after_it(hook, monkeypatch):
     monkeypatch.setattr(outbox, "SETTLE", 60.0)
     with notify(webhook=hook.url), notifying():
         fail(failure_group=group())
@@ -343,7 +330,7 @@ def test_pending_alerts_are_sent_at_the_end_and_none_after_it(hook: Webhook, mon
     assert not signals.task_exhausted.has_listeners(TaskRecord)
 
 
-def test_the_end_does_not_wait_without_a_limit(hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_does_not_wait_without_a_limit(hook, monkeypatch):
     monkeypatch.setattr(outbox, "LAST_WORDS", 0.5)
     monkeypatch.setattr(notifier, "TIMEOUT", 600.0)
     hook.hold.clear()
@@ -352,9 +339,7 @@ def test_the_end_does_not_wait_without_a_limit(hook: Webhook, monkeypatch: pytes
     assert not hook.posts
 
 
-def test_more_groups_than_can_wait_are_dropped_and_logged(
-    hook: Webhook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_more_groups_than_can_wait_are_dropped_and_logged(hook, monkeypatch, caplog):
     monkeypatch.setattr(outbox, "MAX_GROUPS", 3)
     monkeypatch.setattr(outbox, "SETTLE", 60.0)  # none of them leaves before the last one is there
     with notify(webhook=hook.url), notifying():
@@ -364,20 +349,20 @@ def test_more_groups_than_can_wait_are_dropped_and_logged(
     assert caplog.text.count("others are dropped") == 1
 
 
-def test_nothing_is_read_without_receivers_and_without_alerts_there_are_none(django_assert_num_queries: Any) -> None:
+def test_nothing_is_read_without_receivers_and_without_alerts_there_are_none(django_assert_num_queries):
     task = record()
     with override_settings(RMQ_DELAY={}), notifying(), django_assert_num_queries(0):
         assert not signals.task_exhausted.has_listeners(TaskRecord)
         announce([(TaskState.EXHAUSTED, task.task_id, None)])
 
 
-def test_a_receiver_of_a_signal_gets_the_record_and_may_fail(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_receiver_of_a_signal_gets_the_record_and_may_fail(caplog):
     received: list[Any] = []
 
-    def broken(**_: Any) -> None:
+    def broken(**_):
         raise RuntimeError("a user's bug")
 
-    def good(sender: Any, record: TaskRecord, **_: Any) -> None:
+    def good(sender, record, **_):
         received.append((sender, record, record.failure_group))
 
     failed = group()
@@ -405,7 +390,7 @@ def test_a_receiver_of_a_signal_gets_the_record_and_may_fail(caplog: pytest.LogC
         *({"mail": "yes"}, {"format": "xml"}, {"admin_url": "/admin/"}, {"sms": True}, []),
     ],
 )
-def test_settings_that_cannot_work_are_refused_with_a_fix(settings: Any) -> None:
+def test_settings_that_cannot_work_are_refused_with_a_fix(settings):
     with (
         override_settings(RMQ_DELAY={"NOTIFY": settings}),
         pytest.raises(SettingsError, match=r"Write|Known") as raised,

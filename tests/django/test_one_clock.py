@@ -1,10 +1,6 @@
 """Times of changes come from the clock of the database, whatever the clocks of the hosts are."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -24,7 +20,7 @@ AHEAD = timedelta(hours=2)
 
 
 @pytest.fixture
-def ahead(postgres: Any) -> Iterator[None]:
+def ahead(postgres):
     """Let PostgreSQL's clock be two hours ahead of this process."""
     with connection.cursor() as cursor:
         cursor.execute("CREATE SCHEMA ahead")
@@ -42,7 +38,7 @@ def ahead(postgres: Any) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ahead", "shop")
-def test_a_change_has_the_time_of_the_database() -> None:
+def test_a_change_has_the_time_of_the_database():
     before = timezone.now() + AHEAD
     Database().write([fact("id-0")])
     discarded = record()
@@ -53,7 +49,7 @@ def test_a_change_has_the_time_of_the_database() -> None:
 
 @BOTH_DATABASES
 @pytest.mark.usefixtures("database")
-def test_the_time_fits_the_columns_of_a_project_without_time_zones() -> None:
+def test_the_time_fits_the_columns_of_a_project_without_time_zones():
     assert timezone.is_aware(clock.now())
     with override_settings(USE_TZ=False):
         assert timezone.is_naive(clock.now())

@@ -1,10 +1,7 @@
 """`manage.py rmq_delay_operate`: which operations it runs, and those that are started with it."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from itertools import product
-from typing import Any
 
 import pytest
 from django.core.management import CommandError
@@ -27,17 +24,17 @@ Kind, State = Operation.Kind, Operation.State
 LONG_AGO = 2 * STALE_AFTER
 
 
-def waiting(count: int = 1, **more: Any) -> Operation:
+def waiting(count=1, **more):
     records = [record() for _ in range(count)]
     chosen = TaskRecord.objects.filter(pk__in=[each.pk for each in records])
     return freeze(more.pop("kind", Kind.DISCARD), chosen, actor=ALICE, **more)
 
 
-def changed(operation: Operation, **values: Any) -> None:
+def changed(operation, **values):
     Operation.objects.filter(pk=operation.pk).update(**values)
 
 
-def test_operations_left_by_pages_are_run_oldest_first(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_left_by_pages_are_run_oldest_first(settings, monkeypatch):
     monkeypatch.setattr(background, "OTHERS_AT_ONCE", 1)
     settings.RMQ_DELAY = {**settings.RMQ_DELAY, "INLINE_LIMIT": 2}
     operations = [waiting(3), waiting(3)]
@@ -48,7 +45,7 @@ def test_operations_left_by_pages_are_run_oldest_first(settings: Any, monkeypatc
     assert operations[0].started_at < operations[1].started_at  # type: ignore[operator]
 
 
-def test_an_operation_is_next_when_its_page_is_gone_or_its_runner_silent_and_at_once_when_it_was_handed_over() -> None:
+def test_an_operation_is_next_when_its_page_is_gone_or_its_runner_silent_and_at_once_when_it_was_handed_over():
     operation = waiting()
     assert next_operation() is None
     changed(operation, created_at=timezone.now() - LONG_AGO)
@@ -62,12 +59,12 @@ def test_an_operation_is_next_when_its_page_is_gone_or_its_runner_silent_and_at_
     assert next_operation() == operation
 
 
-def test_a_gradual_operation_is_next_at_once() -> None:
+def test_a_gradual_operation_is_next_at_once():
     operation = waiting(kind=Kind.REQUEUE, rate=60)
     assert next_operation() == operation
 
 
-def test_a_scheduled_operation_does_not_start_before_its_time() -> None:
+def test_a_scheduled_operation_does_not_start_before_its_time():
     start = timezone.now() + timedelta(hours=1)
     operation = waiting(not_before=start)
     assert not is_inline(operation)
@@ -81,12 +78,12 @@ def test_a_scheduled_operation_does_not_start_before_its_time() -> None:
     assert operation.message == "1 discarded"
 
 
-def test_a_process_is_known_while_it_runs_and_forgotten_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_known_while_it_runs_and_forgotten_when_it_ends(monkeypatch):
     now = timezone.now()
     OperatorStatus.objects.create(name="killed", started_at=now, heartbeat_at=now - timedelta(days=2))
     known = list[tuple[int, int]]()
 
-    def observed(operation: Operation, **more: Any) -> Operation:
+    def observed(operation, **more):
         known.append((count_running(timezone.now()), OperatorStatus.objects.count()))
         return run(operation, **more)
 
@@ -97,7 +94,7 @@ def test_a_process_is_known_while_it_runs_and_forgotten_when_it_ends(monkeypatch
     assert not OperatorStatus.objects.exists()
 
 
-def test_one_operation_is_run_by_its_number() -> None:
+def test_one_operation_is_run_by_its_number():
     first, second = waiting(), waiting()
     assert manage("operate", "--operation", str(second.pk)) == "Done: 1 discarded.\n"
     first.refresh_from_db()
@@ -108,7 +105,7 @@ def test_one_operation_is_run_by_its_number() -> None:
         manage("operate", "--operation", "99")
 
 
-def test_an_action_is_for_the_tasks_that_all_conditions_name() -> None:
+def test_an_action_is_for_the_tasks_that_all_conditions_name():
     wanted = record(queue="mails", name="mail.send", exception_type="Refused")
     others = [record(queue="mails"), record(name="mail.send"), record(TaskState.PARKED, queue="mails")]
     output = manage("operate", "discard", queue="mails", task="mail.send", error="Refused", reason="a typo")
@@ -122,7 +119,7 @@ def test_an_action_is_for_the_tasks_that_all_conditions_name() -> None:
     assert [TaskRecord.objects.get(pk=each.pk).state for each in others] == [each.state for each in others]
 
 
-def test_an_action_is_for_tasks_by_their_ids() -> None:
+def test_an_action_is_for_tasks_by_their_ids():
     first, _second, third = record(), record(), record()
     manage("operate", "discard", id=[first.task_id, third.task_id])
     assert manage("operate", "restore", all=True).endswith("Done: 2 restored.\n")
@@ -133,7 +130,7 @@ DAY = (datetime.now() + timedelta(days=200)).strftime("%Y-%m-%d")
 
 
 @pytest.mark.parametrize("given", [("--in", "2h30m"), ("--at", f"{DAY}T03:00"), ("--at", f"{DAY}T03:00+01:00")])
-def test_an_action_can_be_scheduled_for_later(given: tuple[str, str]) -> None:
+def test_an_action_can_be_scheduled_for_later(given):
     record()
     output = manage("operate", "discard", "--all", *given)
     operation = Operation.objects.get()
@@ -161,7 +158,7 @@ def test_an_action_can_be_scheduled_for_later(given: tuple[str, str]) -> None:
         (("--all", "--queue", "payments"), "leave one out"),
     ],
 )
-def test_an_action_with_options_that_make_no_sense_changes_nothing(given: tuple[str, ...], error: str) -> None:
+def test_an_action_with_options_that_make_no_sense_changes_nothing(given, error):
     task = record()
     with pytest.raises(CommandError, match=error):
         manage("operate", "discard", *given)
@@ -180,9 +177,7 @@ def test_an_action_with_options_that_make_no_sense_changes_nothing(given: tuple[
         (("--id", "a", "--queue", "mails"), r"Not found among the exhausted tasks that meet the other conditions: a\."),
     ],
 )
-def test_an_action_on_tasks_that_are_not_there_ends_with_1(
-    given: tuple[str, ...], error: str, more: tuple[str, ...]
-) -> None:
+def test_an_action_on_tasks_that_are_not_there_ends_with_1(given, error, more):
     record(TaskState.EXHAUSTED if "a" in given else TaskState.PARKED, task_id="a", queue="payments")
     with pytest.raises(CommandError, match=error) as caught:
         manage("operate", "requeue", *given, *more)
@@ -190,7 +185,7 @@ def test_an_action_on_tasks_that_are_not_there_ends_with_1(
     assert not Operation.objects.exists()
 
 
-def test_options_of_an_action_are_refused_without_one() -> None:
+def test_options_of_an_action_are_refused_without_one():
     options = [
         ("--queue", "mails"), ("--task", "mail.send"), ("--error", "Refused"), ("--id", "a"), ("--all",),
         ("--reason", ""), ("--canary", "0"), ("--rate", "0"), ("--at", f"{DAY}T03:00"), ("--in", "1h"), ("--dry-run",),
@@ -206,7 +201,7 @@ def test_options_of_an_action_are_refused_without_one() -> None:
     assert Operation.objects.count() == 1
 
 
-def test_a_dry_run_lists_the_tasks_and_does_nothing() -> None:
+def test_a_dry_run_lists_the_tasks_and_does_nothing():
     for error in ("Timeout", "Timeout", "Refused"):
         record(exception_type=error)
     lines = manage("operate", "requeue", all=True, dry_run=True).splitlines()
@@ -216,7 +211,7 @@ def test_a_dry_run_lists_the_tasks_and_does_nothing() -> None:
     assert not Operation.objects.exists()
 
 
-def test_an_action_that_leaves_something_undone_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_action_that_leaves_something_undone_ends_with_1(monkeypatch):
     monkeypatch.setattr(running, "PATIENCE", 0)
     record()
     with pytest.raises(CommandError, match="did not succeed for all tasks") as caught:

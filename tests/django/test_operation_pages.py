@@ -1,13 +1,10 @@
 """The pages of operations: what they wait for, all their tasks, and what continues or undoes them."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.admin import operation_pages
@@ -37,30 +34,30 @@ Kind, State, Outcome = Operation.Kind, Operation.State, OperationItem.Outcome
 LIST = f"{BASE}/operation/"
 
 
-def of(*tasks: TaskRecord, kind: str = Kind.REQUEUE, **more: Any) -> Operation:
+def of(*tasks, kind=Kind.REQUEUE, **more):
     return freeze(kind, TaskRecord.objects.filter(pk__in=[task.pk for task in tasks]), actor=CAROL, **more)
 
 
-def stored(number: int) -> TaskRecord:
+def stored(number):
     """Return an exhausted task with its message."""
     task = record()
     seed.message(task, seed.call(number))
     return task
 
 
-def page_of(client: Client, operation: Operation, query: str = "") -> str:
+def page_of(client, operation, query=""):
     page = client.get(f"{LIST}{operation.pk}/change/{query}").content.decode()
     assert faults(page) == []
     return page
 
 
-def note(page: str, name: str = "waits") -> str:
+def note(page, name="waits"):
     """Return the text of a note on the page; empty where it has none."""
     found = re.search(rf'id="rmq-{name}">([^<]*)<', page)
     return found[1] if found else ""
 
 
-def press(client: Client, page: str, label: str) -> Any:
+def press(client, page, label):
     """Submit the form with this button as a browser does; then the confirmation page, if there is one."""
     forms = re.findall(r'<form method="post" action="([^"]*)"[^>]*>(.*?)</form>', page, re.DOTALL)
     (action, form), *_others = [each for each in forms if label in each[1]]
@@ -69,7 +66,7 @@ def press(client: Client, page: str, label: str) -> Any:
     return confirm(client, answer, canary="0", reason="again") if answer.status_code == 200 else answer
 
 
-def fields(form: str) -> dict[str, Any]:
+def fields(form):
     found: dict[str, Any] = {}
     for tag in re.findall(r'<input type="hidden"[^>]*>', form):
         name = re.search(r'name="([^"]*)"', tag)[1]  # type: ignore[index]
@@ -77,7 +74,7 @@ def fields(form: str) -> dict[str, Any]:
     return found
 
 
-def ended(operation: Operation, *outcomes: str, state: str = State.DONE) -> Operation:
+def ended(operation, *outcomes, state=State.DONE):
     """End an operation as a run would, with these outcomes of its tasks."""
     for item, outcome in zip(operation.items.order_by("position"), outcomes, strict=True):
         OperationItem.objects.filter(pk=item.pk).update(outcome=outcome, detail="" if outcome == "OK" else "no queue")
@@ -88,7 +85,7 @@ def ended(operation: Operation, *outcomes: str, state: str = State.DONE) -> Oper
 
 
 @POSTGRES_TABLES
-def test_an_operation_that_waits_shows_for_what(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operation_that_waits_shows_for_what(client, monkeypatch):
     monkeypatch.setattr(background, "GRADUAL_AT_ONCE", 1)
     first, second, third = (of(record(), rate=1) for _ in range(3))
     discard = of(record(), kind=Kind.DISCARD)
@@ -110,7 +107,7 @@ def test_an_operation_that_waits_shows_for_what(client: Client, monkeypatch: pyt
     assert not OperatorStatus.objects.exists()
 
 
-def test_an_operation_whose_process_is_silent_shows_it(client: Client) -> None:
+def test_an_operation_whose_process_is_silent_shows_it(client):
     operation = of(record(), rate=1)
     Lease.take(operation)
     Operation.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=5))
@@ -121,7 +118,7 @@ def test_an_operation_whose_process_is_silent_shows_it(client: Client) -> None:
         assert note(page_of(client, operation)) == f"{text} Another process continues it."
 
 
-def test_the_time_out_of_canaries_is_shown(client: Client) -> None:
+def test_the_time_out_of_canaries_is_shown(client):
     operation = of(record(), record(), canary=1)
     assert "1; their events are waited for up to 10 min, then the others are cancelled" in page_of(client, operation)
     Lease.take(operation)
@@ -133,7 +130,7 @@ def test_the_time_out_of_canaries_is_shown(client: Client) -> None:
     assert f"{timezone.localtime(now + timedelta(minutes=10)):%H:%M:%S}" in waits
 
 
-def test_the_time_left_comes_from_the_rate_or_from_what_is_done(client: Client) -> None:
+def test_the_time_left_comes_from_the_rate_or_from_what_is_done(client):
     paced, free = of(*(record() for _ in range(180)), rate=1), of(*(record() for _ in range(30)))
     assert note(page_of(client, paced), "left") == "The remaining tasks take about 3 h at this rate."
     assert note(page_of(client, free), "left") == ""
@@ -145,9 +142,7 @@ def test_the_time_left_comes_from_the_rate_or_from_what_is_done(client: Client) 
 
 
 @POSTGRES_TABLES
-def test_all_tasks_of_an_operation_are_shown_by_outcome_in_pages(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_tasks_of_an_operation_are_shown_by_outcome_in_pages(client, monkeypatch):
     monkeypatch.setattr(operation_pages, "SHOWN", 2)
     monkeypatch.setattr(operation_pages, "PER_PAGE", 3)
     operation = ended(of(*(record() for _ in range(9))), "FAILED", *["OK"] * 8)
@@ -166,7 +161,7 @@ def test_all_tasks_of_an_operation_are_shown_by_outcome_in_pages(
 
 
 @POSTGRES_TABLES
-def test_the_rest_of_an_operation_is_requeued_by_one_that_follows(client: Client) -> None:
+def test_the_rest_of_an_operation_is_requeued_by_one_that_follows(client):
     tasks = [stored(number) for number in range(5)]
     operation = ended(of(*tasks), "OK", "FAILED", "UNTRIED", "UNKNOWN", "UNTRIED", state=State.FAILED)
     answer = press(client, page_of(client, operation), "Requeue the rest (3)")
@@ -181,7 +176,7 @@ def test_the_rest_of_an_operation_is_requeued_by_one_that_follows(client: Client
     assert "outcome: not done" in page
 
 
-def test_the_failed_of_a_gradual_requeue_are_requeued_gradually(client: Client) -> None:
+def test_the_failed_of_a_gradual_requeue_are_requeued_gradually(client):
     operation = ended(of(stored(1), stored(2), rate=60), "OK", "FAILED")
     press(client, page_of(client, operation), "Requeue the failed (1)")
     follower = Operation.objects.get(follows=operation)
@@ -189,7 +184,7 @@ def test_the_failed_of_a_gradual_requeue_are_requeued_gradually(client: Client) 
 
 
 @POSTGRES_TABLES
-def test_a_discard_is_undone_for_the_tasks_that_it_has_discarded(client: Client) -> None:
+def test_a_discard_is_undone_for_the_tasks_that_it_has_discarded(client):
     tasks = [record() for _ in range(4)]
     run(of(tasks[3], kind=Kind.DISCARD))
     discard = run(of(*tasks, kind=Kind.DISCARD))
@@ -201,7 +196,7 @@ def test_a_discard_is_undone_for_the_tasks_that_it_has_discarded(client: Client)
     assert "Undo this" not in page_of(client, discard)
 
 
-def test_a_mute_is_undone(client: Client) -> None:
+def test_a_mute_is_undone(client):
     numbers = [group(muted=True).pk for _ in range(2)]
     mute = note_done(Kind.MUTE, CAROL, reason="Muted", requested=2, groups=numbers, muted=True)
     assert messages_of(press(client, page_of(client, mute), "Undo this")) == ["2 groups unmuted."]
@@ -209,7 +204,7 @@ def test_a_mute_is_undone(client: Client) -> None:
     assert "Undo this" not in page_of(client, mute)
 
 
-def test_buttons_need_the_permission_of_their_kind(client: Client) -> None:
+def test_buttons_need_the_permission_of_their_kind(client):
     requeue = ended(of(record()), "FAILED")
     discard = run(of(record(), kind=Kind.DISCARD))
     views = ("view_operation", "view_taskrecord")
@@ -225,12 +220,12 @@ def test_buttons_need_the_permission_of_their_kind(client: Client) -> None:
 
 
 @POSTGRES_TABLES
-def test_unfinished_operations_come_first_and_exports_are_hidden(client: Client) -> None:
+def test_unfinished_operations_come_first_and_exports_are_hidden(client):
     done = [ended(of(record()), "OK") for _ in range(2)]
     waiting = [of(record(), rate=1) for _ in range(2)]
     export = note_done(Kind.EXPORT, CAROL)
 
-    def listed(query: str = "") -> list[int]:
+    def listed(query=""):
         page = client.get(f"{LIST}{query}").content.decode()
         return list(map(int, re.findall(r'href="[^"]*/operation/([0-9]+)/change/', page)))
 
@@ -240,7 +235,7 @@ def test_unfinished_operations_come_first_and_exports_are_hidden(client: Client)
     assert listed("?kind=all") == [*order[:2], export.pk, *order[2:]]
 
 
-def test_a_scheduled_operation_shows_its_start_and_can_be_cancelled(client: Client) -> None:
+def test_a_scheduled_operation_shows_its_start_and_can_be_cancelled(client):
     start = timezone.now() + timedelta(hours=2)
     operation = of(record(), kind=Kind.DISCARD, not_before=start)
     begins = f"It starts at {timezone.localtime(start):%Y-%m-%d %H:%M:%S}"

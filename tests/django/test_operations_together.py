@@ -1,10 +1,7 @@
 """Operations that several users create and run at the same time, on the same tasks, on PostgreSQL."""
 
-from __future__ import annotations
-
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -31,14 +28,14 @@ Kind, Outcome = Operation.Kind, OperationItem.Outcome
 TASKS, USERS, ROUNDS = 400, 4, 4
 
 
-def add(numbers: Iterable[int], days: int = 0) -> None:
+def add(numbers, days=0):
     """Add exhausted tasks that changed ``days`` ago."""
     changed_at = timezone.now() - timedelta(days=days)
     values: dict[str, Any] = {"name": "t", "queue": "q", "state": TaskState.EXHAUSTED, "changed_at": changed_at}
     TaskRecord.objects.bulk_create(TaskRecord(task_id=f"{number:04}", **values) for number in numbers)
 
 
-def one_user(name: str) -> None:
+def one_user(name):
     """Discard and restore overlapping selections, each in an order of its own."""
     chance = random.Random(name)
     for number in range(ROUNDS):
@@ -47,7 +44,7 @@ def one_user(name: str) -> None:
         run(freeze(kind, some.order_by(chance.choice(("task_id", "-task_id"))), actor=Actor(None, name)))
 
 
-def test_users_who_freeze_and_run_operations_on_the_same_tasks_do_not_block_each_other() -> None:
+def test_users_who_freeze_and_run_operations_on_the_same_tasks_do_not_block_each_other():
     add(range(TASKS))
     together(*(partial(one_user, f"user {number}") for number in range(USERS)))
     done = Operation.objects.all()
@@ -61,12 +58,12 @@ def test_users_who_freeze_and_run_operations_on_the_same_tasks_do_not_block_each
 
 
 @contextmanager
-def pruned(at: int) -> Iterator[list[str]]:
+def pruned(at):
     """Prune between two statements of the body, before number ``at``; yield the statements."""
     pruning = threading.Thread(target=prune_and_close, daemon=True)
     seen: list[str] = []
 
-    def execute(statement: Callable[..., Any], sql: str, *others: Any) -> Any:
+    def execute(statement, sql, *others):
         if len(seen) == at:
             pruning.start()
             pruning.join(BUSY)
@@ -78,14 +75,14 @@ def pruned(at: int) -> Iterator[list[str]]:
         yield seen
 
 
-def prune_and_close(batch: int = 5) -> None:
+def prune_and_close(batch=5):
     try:
         prune(batch=batch)
     finally:
         connections.close_all()
 
 
-def test_an_operation_on_tasks_that_are_pruned_in_the_meantime_has_the_others() -> None:
+def test_an_operation_on_tasks_that_are_pruned_in_the_meantime_has_the_others():
     sizes = set()
     for at in count():
         TaskRecord.objects.all().delete()
@@ -100,19 +97,19 @@ def test_an_operation_on_tasks_that_are_pruned_in_the_meantime_has_the_others() 
     assert sizes == {10, 20}
 
 
-def test_an_operation_on_tasks_whose_deletion_is_not_committed_yet_waits_and_has_the_others() -> None:
+def test_an_operation_on_tasks_whose_deletion_is_not_committed_yet_waits_and_has_the_others():
     add(range(0, 20, 2))
     add(range(1, 20, 2), days=400)
     deleted = threading.Event()
 
-    def execute(statement: Callable[..., Any], sql: str, *others: Any) -> Any:
+    def execute(statement, sql, *others):
         done = statement(sql, *others)
         if sql.startswith(f'DELETE FROM "{TaskRecord._meta.db_table}"'):
             deleted.set()
             wait_for(waiting_for_locks, "the operation's items refer to a task that is being deleted")
         return done
 
-    def prune_slowly() -> None:
+    def prune_slowly():
         with connection.execute_wrapper(execute):
             prune_and_close(batch=20)  # one batch: between two, the operation would take what the second deletes
 
@@ -125,7 +122,7 @@ def test_an_operation_on_tasks_whose_deletion_is_not_committed_yet_waits_and_has
     assert made.requested == made.items.count() == TaskRecord.objects.count() == 10
 
 
-def old_operations(number: int, tasks: int) -> list[Operation]:
+def old_operations(number, tasks):
     """Return operations that have expired, each with tasks that stay; some follow others."""
     chance = random.Random(number)
     done: dict[str, Any] = {"actor": "alice", "state": Operation.State.DONE, "finished_at": ago(days=366)}
@@ -140,11 +137,11 @@ def old_operations(number: int, tasks: int) -> list[Operation]:
     return made
 
 
-def pruned_meanwhile() -> dict[str, int]:
+def pruned_meanwhile():
     """Prune in another thread, with a connection of its own; return the numbers of deleted rows."""
     done: dict[str, int] = {}
 
-    def run_prune() -> None:
+    def run_prune():
         done.update(prune())
         connections.close_all()
 
@@ -155,7 +152,7 @@ def pruned_meanwhile() -> dict[str, int]:
     return done
 
 
-def test_a_locked_task_is_left_for_the_next_prune() -> None:
+def test_a_locked_task_is_left_for_the_next_prune():
     add(range(2), days=91)
     busy = TaskRecord.objects.order_by("pk")[0]
     with transaction.atomic():
@@ -164,7 +161,7 @@ def test_a_locked_task_is_left_for_the_next_prune() -> None:
     assert list(TaskRecord.objects.all()) == [busy]
 
 
-def test_an_operation_whose_task_is_locked_is_left_for_the_next_prune() -> None:
+def test_an_operation_whose_task_is_locked_is_left_for_the_next_prune():
     _, second, _ = old_operations(3, tasks=2)
     with transaction.atomic():
         TaskRecord.objects.select_for_update().filter(operation=second)[0]
@@ -174,17 +171,17 @@ def test_an_operation_whose_task_is_locked_is_left_for_the_next_prune() -> None:
     assert TaskRecord.objects.filter(operation=None).count() == 6
 
 
-def test_prunes_of_operations_and_a_collector_do_not_block_each_other() -> None:
+def test_prunes_of_operations_and_a_collector_do_not_block_each_other():
     is_over = threading.Event()
 
-    def collect() -> None:
+    def collect():
         """Change all tasks in the order of the collector, over and over."""
         while not is_over.is_set():
             with transaction.atomic():
                 lock(TaskRecord.objects.values_list("pk", flat=True))
                 TaskRecord.objects.update(attempt=F("attempt") + 1)
 
-    def prune_all() -> None:
+    def prune_all():
         try:
             together(*[lambda: prune(batch=5)] * 4)
         finally:

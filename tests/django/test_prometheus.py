@@ -1,13 +1,9 @@
 """Metrics: they agree with the tables; rules and dashboard of the package use exported metrics only."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import amqp
@@ -39,14 +35,14 @@ Samples = dict[tuple[str, tuple[str, ...]], float]
 
 
 @pytest.fixture(autouse=True)
-def no_lateness(shop: object) -> Iterator[None]:
+def no_lateness(shop):
     """Clear the measured lateness, in a project without a broker."""
     prometheus.lateness.clear()
     yield
     prometheus.lateness.clear()
 
 
-def samples(registry: Any = None) -> Samples:
+def samples(registry=None):
     """Return the exposed samples: values by name and label values."""
     text, _ = prometheus.exposition(registry or prometheus.registry(max_age=0))
     found = [sample for family in plain_text(text.decode()) for sample in family.samples]
@@ -55,7 +51,7 @@ def samples(registry: Any = None) -> Samples:
     return by_labels
 
 
-def test_the_metrics_agree_with_the_tables(database: Database) -> None:
+def test_the_metrics_agree_with_the_tables(database):
     everything()
     due = TaskRecord.objects.filter(tier=1).order_by("due_at")
     exhausted = TaskRecord.objects.filter(state="EXHAUSTED").order_by("exhausted_at")
@@ -106,7 +102,7 @@ def test_the_metrics_agree_with_the_tables(database: Database) -> None:
     ("accept", "parse"),
     [("", plain_text), ("text/plain", plain_text), ("application/openmetrics-text; version=1.0.0", openmetrics)],
 )
-def test_both_text_formats_can_be_parsed(sqlite: Database, accept: str, parse: Any) -> None:
+def test_both_text_formats_can_be_parsed(sqlite, accept, parse):
     everything()
     text, content_type = prometheus.exposition(prometheus.registry(), accept)
     names = [family.name for family in parse(text.decode())]
@@ -115,7 +111,7 @@ def test_both_text_formats_can_be_parsed(sqlite: Database, accept: str, parse: A
     assert all(name.startswith("rmq_delay_") for name in names)
 
 
-def test_empty_tables_have_metrics_without_samples(database: Database) -> None:
+def test_empty_tables_have_metrics_without_samples(database):
     assert samples() == {
         ("rmq_delay_database_up", ()): 1,
         ("rmq_delay_unreadable_messages", ()): 0,
@@ -123,15 +119,13 @@ def test_empty_tables_have_metrics_without_samples(database: Database) -> None:
     }
 
 
-def test_hostile_names_are_labels_like_others(sqlite: Database) -> None:
+def test_hostile_names_are_labels_like_others(sqlite):
     hostile = 'a"b\\c\nd{x="1"} # \u202e'
     record(TaskState.EXHAUSTED, queue=hostile)
     assert samples()["rmq_delay_exhausted", (hostile,)] == 1
 
 
-def test_counters_do_not_fall_when_old_tallies_are_pruned_and_rise_with_new_ones(
-    database: Database, settings: Any
-) -> None:
+def test_counters_do_not_fall_when_old_tallies_are_pruned_and_rise_with_new_ones(database, settings):
     for days in (500, 400, 1, 0):
         tally(days=days, parked=days + 1)
     metrics = prometheus.registry(max_age=0)
@@ -144,7 +138,7 @@ def test_counters_do_not_fall_when_old_tallies_are_pruned_and_rise_with_new_ones
     assert samples(metrics)[key] == 906
 
 
-def test_the_tables_are_read_at_most_once_per_interval(database: Database) -> None:
+def test_the_tables_are_read_at_most_once_per_interval(database):
     everything()
     metrics = prometheus.registry()
     first = samples(metrics)
@@ -157,7 +151,7 @@ def test_the_tables_are_read_at_most_once_per_interval(database: Database) -> No
     assert len(queries) <= 8
 
 
-def test_a_database_that_is_down_is_a_metric_and_no_error(tmp_path: Path, django_db_blocker: Any) -> None:
+def test_a_database_that_is_down_is_a_metric_and_no_error(tmp_path, django_db_blocker):
     from tests.support.django.databases import using
 
     empty = Database({"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "no" / "such.sqlite3")}, {})
@@ -165,7 +159,7 @@ def test_a_database_that_is_down_is_a_metric_and_no_error(tmp_path: Path, django
         assert samples() == {("rmq_delay_database_up", ()): 0, ("rmq_delay_broker_up", ()): 0}
 
 
-def test_django_is_imported_when_metrics_are_read_and_not_before() -> None:
+def test_django_is_imported_when_metrics_are_read_and_not_before():
     code = (
         "import sys, celery_rmq_delay.contrib.django.prometheus as p; p.registry(); print('django.db' in sys.modules)"
     )
@@ -174,7 +168,7 @@ def test_django_is_imported_when_metrics_are_read_and_not_before() -> None:
 
 
 @pytest.fixture
-def broker(rmq_broker: Any) -> Iterator[None]:
+def broker(rmq_broker):
     """A project with a broker that has one of the two queues of the collector."""
     with of(make(rmq_broker.url, prefix="metrics", queue="metrics")) as app, app.connection() as connection:
         channel = connection.default_channel
@@ -184,7 +178,7 @@ def broker(rmq_broker: Any) -> Iterator[None]:
 
 
 @pytest.fixture
-def exported(sqlite: Database, broker: None) -> dict[str, set[str]]:
+def exported(sqlite, broker):
     """The labels of every exported sample name, with those that Prometheus adds."""
     everything()
     text, _ = prometheus.exposition(prometheus.registry())
@@ -192,7 +186,7 @@ def exported(sqlite: Database, broker: None) -> dict[str, set[str]]:
     return {sample.name: {*sample.labels, "instance", "job"} for sample in found}
 
 
-def test_the_broker_is_counted_as_well(sqlite: Database, broker: None) -> None:
+def test_the_broker_is_counted_as_well(sqlite, broker):
     found = samples()
     expected: Samples = {
         ("rmq_delay_broker_up", ()): 1,
@@ -204,7 +198,7 @@ def test_the_broker_is_counted_as_well(sqlite: Database, broker: None) -> None:
     assert ("rmq_delay_broker_waiting", ("events",)) not in found
 
 
-def test_the_tiers_of_a_tasks_own_ladder_are_added_to_those_of_its_queue(sqlite: Database, rmq_vhost: str) -> None:
+def test_the_tiers_of_a_tasks_own_ladder_are_added_to_those_of_its_queue(sqlite, rmq_vhost):
     app = make(rmq_vhost)
     app.task(base=RetryableTask, name="payments.refund", tiers=["3h", "4h", "5h"], shared=False)(make)
     run(app, "apply")
@@ -219,18 +213,18 @@ def test_the_tiers_of_a_tasks_own_ladder_are_added_to_those_of_its_queue(sqlite:
     assert [found["rmq_delay_broker_parked", ("payments", tier)] for tier in "123"] == [5, 0, 1]
 
 
-def parsed(expression: str) -> list[tuple[Any, list[Any]]]:
+def parsed(expression):
     """Return each selector of an expression, and the aggregations around it, the outermost first."""
     found: list[tuple[Any, list[Any]]] = []
     around: list[Any] = []
 
-    def enter(node: Any) -> None:
+    def enter(node):
         if isinstance(node, promql_parser.VectorSelector):
             found.append((node, [*around]))
         elif isinstance(node, promql_parser.AggregateExpr):
             around.append(node)
 
-    def leave(node: Any) -> None:
+    def leave(node):
         if isinstance(node, promql_parser.AggregateExpr):
             around.pop()
 
@@ -238,7 +232,7 @@ def parsed(expression: str) -> list[tuple[Any, list[Any]]]:
     return found
 
 
-def labels_used(expression: str, exported: dict[str, set[str]]) -> set[str]:
+def labels_used(expression, exported):
     """Check that an expression uses exported metrics and their labels only; return the labels that it groups by."""
     every = set()
     for selector, around in parsed(expression):
@@ -250,7 +244,7 @@ def labels_used(expression: str, exported: dict[str, set[str]]) -> set[str]:
     return every
 
 
-def test_each_rule_uses_exported_metrics(exported: dict[str, set[str]]) -> None:
+def test_each_rule_uses_exported_metrics(exported):
     assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS) == 11
     for rule in ALERTS:
         grouped = labels_used(rule["expr"], exported)
@@ -261,7 +255,7 @@ def test_each_rule_uses_exported_metrics(exported: dict[str, set[str]]) -> None:
         assert re.fullmatch(r"\d+m", rule.get("for", "1m"))
 
 
-def test_each_panel_uses_exported_metrics(exported: dict[str, set[str]]) -> None:
+def test_each_panel_uses_exported_metrics(exported):
     for panel in PANELS:
         for target in panel["targets"]:
             grouped = labels_used(monitoring.expression(target), exported)
@@ -270,13 +264,13 @@ def test_each_panel_uses_exported_metrics(exported: dict[str, set[str]]) -> None
 
 
 @corpus("expression", [monitoring.expression(target) for each in PANELS for target in each["targets"]])
-def test_panels_take_the_maximum_over_instances_and_sum_the_lateness_only(expression: str) -> None:
+def test_panels_take_the_maximum_over_instances_and_sum_the_lateness_only(expression):
     for selector, around in parsed(expression):
         wanted = "sum" if selector.name.startswith("rmq_delay_retry_lateness") else "max"
         assert str(around[-1].op) == wanted
 
 
-def test_the_panels_have_unique_ids_a_description_a_unit_and_no_overlap() -> None:
+def test_the_panels_have_unique_ids_a_description_a_unit_and_no_overlap():
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     taken: set[tuple[int, int]] = set()
     for panel in PANELS:
@@ -291,7 +285,7 @@ def test_the_panels_have_unique_ids_a_description_a_unit_and_no_overlap() -> Non
         taken |= cells
 
 
-def test_the_variables_of_the_dashboard_are_a_data_source_and_a_queue(exported: dict[str, set[str]]) -> None:
+def test_the_variables_of_the_dashboard_are_a_data_source_and_a_queue(exported):
     source, queue = monitoring.dashboard()["templating"]["list"]
     assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
     assert (queue["name"], queue["type"]) == ("queue", "query")
@@ -299,13 +293,13 @@ def test_the_variables_of_the_dashboard_are_a_data_source_and_a_queue(exported: 
     assert label in exported[metric]
 
 
-def test_the_command_writes_the_dashboard_and_the_rules(tmp_path: Path) -> None:
+def test_the_command_writes_the_dashboard_and_the_rules(tmp_path):
     paths = [tmp_path / name for name in ("grafana-dashboard.json", "prometheus-rules.yml")]
     assert manage("monitoring", "--output", str(tmp_path)).splitlines() == [f"Wrote {path}" for path in paths]
     assert [path.read_bytes() for path in paths] == [(monitoring.FOLDER / path.name).read_bytes() for path in paths]
 
 
-def test_the_command_replaces_a_file_with_force_only(tmp_path: Path) -> None:
+def test_the_command_replaces_a_file_with_force_only(tmp_path):
     rules, board = tmp_path / "prometheus-rules.yml", tmp_path / "grafana-dashboard.json"
     rules.write_text("mine")
     with pytest.raises(CommandError, match=f"{rules} exist. Use --force"):
@@ -316,7 +310,7 @@ def test_the_command_replaces_a_file_with_force_only(tmp_path: Path) -> None:
     assert board.exists()
 
 
-def test_the_command_refuses_an_output_that_is_no_folder(tmp_path: Path) -> None:
+def test_the_command_refuses_an_output_that_is_no_folder(tmp_path):
     with pytest.raises(CommandError, match=r"--output: .*/away is not a folder\. Create it first"):
         manage("monitoring", "--output", str(tmp_path / "away"))
     (tmp_path / "prometheus-rules.yml").mkdir()
@@ -328,7 +322,7 @@ def test_the_command_refuses_an_output_that_is_no_folder(tmp_path: Path) -> None
         manage("monitoring", "--output", str(tmp_path), "--force")
 
 
-def test_every_metric_is_documented_and_no_other(exported: dict[str, set[str]]) -> None:
+def test_every_metric_is_documented_and_no_other(exported):
     text = (ROOT / "docs/operate/alerts.md").read_text()
     rows = re.findall(r"^\| `(rmq_delay_\w+)` \|(.*?)\|", text, re.MULTILINE)
     documented = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
@@ -337,12 +331,12 @@ def test_every_metric_is_documented_and_no_other(exported: dict[str, set[str]]) 
     assert documented == actual
 
 
-def test_threads_that_ask_at_once_read_once(sqlite: Database) -> None:
+def test_threads_that_ask_at_once_read_once(sqlite):
     everything()
     metrics = prometheus.registry()
     found: list[Samples] = []
 
-    def ask() -> None:
+    def ask():
         found.append(samples(metrics))
         connection.close()
 

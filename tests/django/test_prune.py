@@ -1,8 +1,5 @@
 """Retention: old rows are pruned with their dependent rows, and rows that are still needed stay."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -41,12 +38,12 @@ WITHOUT_LIMIT = dict.fromkeys(KEPT)
 
 
 @pytest.fixture(autouse=True)
-def retention() -> Iterator[None]:
+def retention():
     with override_settings(RMQ_DELAY=KEPT):
         yield
 
 
-def left() -> set[str]:
+def left():
     return set(TaskRecord.objects.values_list("state", flat=True))
 
 
@@ -61,7 +58,7 @@ def left() -> set[str]:
         (TaskState.RUNNING, 365),
     ],
 )
-def test_a_task_is_pruned_when_its_state_is_older_than_the_retention(state: TaskState, days: int) -> None:
+def test_a_task_is_pruned_when_its_state_is_older_than_the_retention(state, days):
     record(state, changed_at=ago(days=days, hours=1), due_at=None)
     young = record(state, changed_at=ago(days=days, hours=-1))
     prune()
@@ -69,7 +66,7 @@ def test_a_task_is_pruned_when_its_state_is_older_than_the_retention(state: Task
 
 
 @pytest.mark.parametrize("kept", [KEPT, WITHOUT_LIMIT])
-def test_a_draft_is_pruned_after_a_day_whatever_is_kept(kept: dict[str, Any]) -> None:
+def test_a_draft_is_pruned_after_a_day_whatever_is_kept(kept):
     task = record(changed_at=ago(days=1))
     old, young = (freeze("discard", TaskRecord.objects.all(), actor=Actor(None, "a"), draft=True) for _ in range(2))
     asked = freeze("discard", TaskRecord.objects.all(), actor=Actor(None, "a"))
@@ -81,7 +78,7 @@ def test_a_draft_is_pruned_after_a_day_whatever_is_kept(kept: dict[str, Any]) ->
     assert list(TaskRecord.objects.all()) == [task]
 
 
-def test_tasks_that_need_a_person_and_parked_ones_that_are_due_in_the_future_stay() -> None:
+def test_tasks_that_need_a_person_and_parked_ones_that_are_due_in_the_future_stay():
     for state in (TaskState.REQUEUING, TaskState.UNKNOWN, TaskState.PARKED):
         record(state, changed_at=ago(days=4000), due_at=ago(days=-1))
     prune()
@@ -89,7 +86,7 @@ def test_tasks_that_need_a_person_and_parked_ones_that_are_due_in_the_future_sta
 
 
 @override_settings(RMQ_DELAY=WITHOUT_LIMIT)
-def test_none_keeps_everything_without_a_limit() -> None:
+def test_none_keeps_everything_without_a_limit():
     for state in TaskState:
         attempt(record(state, changed_at=ago(days=4000)))
     Tally.objects.create(slot=ago(days=4000), queue="q", name="t", parked=1)
@@ -98,7 +95,7 @@ def test_none_keeps_everything_without_a_limit() -> None:
     assert Attempt.objects.count() == len(TaskState)
 
 
-def test_rows_that_belong_to_a_task_are_pruned_with_it() -> None:
+def test_rows_that_belong_to_a_task_are_pruned_with_it():
     old, kept = record(changed_at=ago(days=91)), record(changed_at=ago(days=1), failure_group=group())
     operation = Operation.objects.create(kind=Operation.Kind.DISCARD, actor="alice", state=Operation.State.DONE)
     for each in (old, kept):
@@ -112,7 +109,7 @@ def test_rows_that_belong_to_a_task_are_pruned_with_it() -> None:
     assert Operation.objects.get() == operation
 
 
-def test_a_task_that_an_operation_has_not_come_to_yet_stays() -> None:
+def test_a_task_that_an_operation_has_not_come_to_yet_stays():
     waiting, done = record(changed_at=ago(days=91)), record(changed_at=ago(days=91))
     operation = Operation.objects.create(kind=Operation.Kind.REQUEUE, actor="alice")
     OperationItem.objects.create(operation=operation, record=waiting)
@@ -121,7 +118,7 @@ def test_a_task_that_an_operation_has_not_come_to_yet_stays() -> None:
     assert list(TaskRecord.objects.all()) == [waiting]
 
 
-def test_old_attempts_and_operations_are_pruned_without_their_tasks() -> None:
+def test_old_attempts_and_operations_are_pruned_without_their_tasks():
     still = record(TaskState.UNKNOWN, changed_at=ago(days=1))
     attempt(still, occurred_at=ago(days=366))
     new = attempt(still, occurred_at=ago(days=1))
@@ -140,7 +137,7 @@ def test_old_attempts_and_operations_are_pruned_without_their_tasks() -> None:
     assert still.operation is None
 
 
-def test_empty_groups_without_a_note_are_pruned() -> None:
+def test_empty_groups_without_a_note_are_pruned():
     old: dict[str, Any] = {"last_seen": ago(days=366)}
     group(**old)
     kept = [group(**old, note="known"), group(**old, muted=True), group(**old), group()]
@@ -149,7 +146,7 @@ def test_empty_groups_without_a_note_are_pruned() -> None:
     assert list(FailureGroup.objects.order_by("pk")) == kept
 
 
-def test_workers_without_tasks_are_no_longer_choices_of_the_filter() -> None:
+def test_workers_without_tasks_are_no_longer_choices_of_the_filter():
     record(TaskState.EXHAUSTED, worker="celery@busy")
     for kind, value in (("worker", "celery@busy"), ("worker", "celery@gone"), ("queue", "celery@gone")):
         LookupValue.objects.create(kind=kind, value=value)
@@ -160,19 +157,19 @@ def test_workers_without_tasks_are_no_longer_choices_of_the_filter() -> None:
     }
 
 
-def test_old_unreadable_messages_are_pruned() -> None:
+def test_old_unreadable_messages_are_pruned():
     for digest, received in (("old", ago(days=91)), ("new", ago(days=1))):
         UnreadableMessage.objects.create(digest=digest, queue="q", body=b"", headers=b"", received_at=received)
     prune()
     assert [each.digest for each in UnreadableMessage.objects.all()] == ["new"]
 
 
-def totals() -> list[tuple[Any, ...]]:
+def totals():
     sums = [Sum(name) for name in ("parked", "recovered", "exhausted", "succeeded")]
     return list(Tally.objects.values_list("queue", "name").annotate(*sums).order_by("queue", "name"))
 
 
-def test_old_entries_of_these_pages_in_the_log_of_django_are_pruned() -> None:
+def test_old_entries_of_these_pages_in_the_log_of_django_are_pruned():
     user = User.objects.create_user("alice")
     ours, other = (ContentType.objects.get_for_model(model) for model in (Operation, User))
     entries = {}
@@ -186,7 +183,7 @@ def test_old_entries_of_these_pages_in_the_log_of_django_are_pruned() -> None:
     assert set(LogEntry.objects.all()) == {entries[ours, 364], entries[other, 366], entries[other, 364]}
 
 
-def test_old_tallies_are_added_up_so_that_totals_never_fall() -> None:
+def test_old_tallies_are_added_up_so_that_totals_never_fall():
     for days in (400, 399, 380, 2):
         for name in ("charge", "refund"):
             for fingerprint in ("", "f1"):
@@ -203,7 +200,7 @@ def test_old_tallies_are_added_up_so_that_totals_never_fall() -> None:
     assert Tally.objects.count() == 6
 
 
-def test_each_transaction_is_short() -> None:
+def test_each_transaction_is_short():
     now = ago(days=91)
     TaskRecord.objects.bulk_create(
         TaskRecord(task_id=f"t{n}", name="a", state="EXHAUSTED", changed_at=now, queue="q") for n in range(25)
@@ -214,7 +211,7 @@ def test_each_transaction_is_short() -> None:
     assert len(ended) >= 4
 
 
-def test_a_dry_run_counts_and_deletes_nothing() -> None:
+def test_a_dry_run_counts_and_deletes_nothing():
     attempt(record(TaskState.RECOVERED, changed_at=ago(days=8)), occurred_at=ago(days=366))
     Tally.objects.create(slot=ago(days=366), queue="q", name="t", parked=1)
     counted = prune(dry_run=True)
@@ -222,7 +219,7 @@ def test_a_dry_run_counts_and_deletes_nothing() -> None:
     assert (TaskRecord.objects.count(), Attempt.objects.count(), Tally.objects.count()) == (1, 1, 1)
 
 
-def test_the_command_prints_what_it_deleted() -> None:
+def test_the_command_prints_what_it_deleted():
     record(TaskState.DISCARDED, changed_at=ago(days=31))
     output = manage("prune", dry_run=True)
     assert "         1  discarded tasks\n" in output
@@ -234,7 +231,7 @@ def test_the_command_prints_what_it_deleted() -> None:
         manage("prune", batch=0)
 
 
-def test_a_requeued_task_without_events_is_pruned_when_an_exhausted_one_would_be() -> None:
+def test_a_requeued_task_without_events_is_pruned_when_an_exhausted_one_would_be():
     record(TaskState.REQUEUED, changed_at=ago(days=8))
     without_events = record(TaskState.REQUEUED, changed_at=ago(days=8), call_digest="abc")
     record(TaskState.REQUEUED, changed_at=ago(days=91), call_digest="abc")

@@ -1,17 +1,12 @@
 """Discarded tasks that ran all the same, as after a crash of the broker: they are marked, shown and signalled."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.collecting.database import Database
-from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.signals import task_ran_after_discard
 from celery_rmq_delay.events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED
@@ -25,11 +20,11 @@ CALL = exhausted("t", 2)
 
 
 @pytest.fixture
-def received() -> Iterator[list[TaskRecord]]:
+def received():
     """Records of the received signals."""
     found: list[TaskRecord] = []
 
-    def receive(record: TaskRecord, **_: Any) -> None:
+    def receive(record, **_):
         found.append(record)
 
     task_ran_after_discard.connect(receive)
@@ -37,7 +32,7 @@ def received() -> Iterator[list[TaskRecord]]:
     task_ran_after_discard.disconnect(receive)
 
 
-def discarded(*, is_kept: bool = True, attempt: int = 1, by_user: bool = True) -> TaskRecord:
+def discarded(*, is_kept=True, attempt=1, by_user=True):
     """Return a task that was parked after ``attempt``, then discarded."""
     Database().write([fact("t", PARKED, attempt)])
     row = TaskRecord.objects.get()
@@ -53,9 +48,7 @@ def discarded(*, is_kept: bool = True, attempt: int = 1, by_user: bool = True) -
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["message kept", "no message"])
 @pytest.mark.parametrize("kind", [PARKED, RECOVERED, EXHAUSTED, "message"])
-def test_a_later_attempt_marks_the_row_and_is_signalled_once(
-    client: Client, received: list[TaskRecord], kind: str, is_kept: bool
-) -> None:
+def test_a_later_attempt_marks_the_row_and_is_signalled_once(client, received, kind, is_kept):
     row = discarded(is_kept=is_kept)
     ran = CALL if kind == "message" else fact("t", kind, 2)
     for _delivery in range(2):
@@ -83,20 +76,20 @@ NO_RUNS = {
 
 
 @pytest.mark.parametrize("name", NO_RUNS)
-def test_events_that_show_no_run_of_the_task_mark_nothing(received: list[TaskRecord], name: str) -> None:
+def test_events_that_show_no_run_of_the_task_mark_nothing(received, name):
     discarded()
     Database().write([NO_RUNS[name]])
     assert not TaskRecord.objects.filter(ran_after_discard_at__isnull=False).exists()
     assert received == []
 
 
-def test_a_row_that_no_user_has_discarded_is_not_marked(received: list[TaskRecord]) -> None:
+def test_a_row_that_no_user_has_discarded_is_not_marked(received):
     discarded(by_user=False)
     Database().write([fact("t", RECOVERED, 2)])
     assert received == []
 
 
-def test_a_run_before_a_second_discard_does_not_hide_one_after_it(received: list[TaskRecord]) -> None:
+def test_a_run_before_a_second_discard_does_not_hide_one_after_it(received):
     row = discarded()
     Database().write([fact("t", PARKED, 2)])
     TaskRecord.objects.filter(pk=row.pk).update(changed_at=timezone.now())
@@ -104,7 +97,7 @@ def test_a_run_before_a_second_discard_does_not_hide_one_after_it(received: list
     assert [each.pk for each in received] == [row.pk, row.pk]
 
 
-def discarded_when_exhausted(state: TaskState = TaskState.DISCARDED) -> TaskRecord:
+def discarded_when_exhausted(state=TaskState.DISCARDED):
     """Return a task that was exhausted in attempt 2, and that a user has discarded since."""
     Database().write([fact("t", PARKED, 1), fact("t", EXHAUSTED, 2), CALL])
     row = TaskRecord.objects.get()
@@ -114,16 +107,14 @@ def discarded_when_exhausted(state: TaskState = TaskState.DISCARDED) -> TaskReco
     return row
 
 
-def ran(**given: Any) -> Fact:
+def ran(**given):
     """Return the event of an attempt of the next generation, which has ended an hour after the discard."""
     values = {"kind": RECOVERED, "generation": 1, "occurred_at": timezone.now() + timedelta(hours=1), **given}
     return fact("t", **values)
 
 
 @pytest.mark.parametrize("kind", [PARKED, RECOVERED, EXHAUSTED])
-def test_a_run_of_a_message_that_an_earlier_requeue_has_sent_marks_an_exhausted_row(
-    received: list[TaskRecord], kind: str
-) -> None:
+def test_a_run_of_a_message_that_an_earlier_requeue_has_sent_marks_an_exhausted_row(received, kind):
     row, event = discarded_when_exhausted(), ran(kind=kind)
     for _delivery in range(2):
         Database().write([event])
@@ -133,7 +124,7 @@ def test_a_run_of_a_message_that_an_earlier_requeue_has_sent_marks_an_exhausted_
     assert [each.pk for each in received] == [row.pk]
 
 
-def test_a_message_of_an_earlier_requeue_marks_a_row_that_has_been_requeued_again(received: list[TaskRecord]) -> None:
+def test_a_message_of_an_earlier_requeue_marks_a_row_that_has_been_requeued_again(received):
     row, event = discarded_when_exhausted(), ran()
     TaskRecord.objects.update(generation=2)
     Database().write([event])
@@ -154,14 +145,14 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_events_that_may_be_of_another_task_do_not_mark_an_exhausted_row(received: list[TaskRecord], name: str) -> None:
+def test_events_that_may_be_of_another_task_do_not_mark_an_exhausted_row(received, name):
     discarded_when_exhausted()
     Database().write([ran(**OTHERS[name])])
     assert not TaskRecord.objects.filter(ran_after_discard_at__isnull=False).exists()
     assert received == []
 
 
-def test_a_requeued_row_that_runs_is_not_marked(received: list[TaskRecord]) -> None:
+def test_a_requeued_row_that_runs_is_not_marked(received):
     discarded_when_exhausted(TaskState.UNKNOWN)
     Database().write([ran()])
     assert received == []

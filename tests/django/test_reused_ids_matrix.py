@@ -1,18 +1,14 @@
 """Ids that are used again, for each state of the first row: what is kept is compared with a ledger of what was sent."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from itertools import chain
 
 import pytest
 
-from celery_rmq_delay.contrib.django.collecting.consumer import Delivery
 from celery_rmq_delay.contrib.django.models import TaskRecord, TaskState
 from celery_rmq_delay.events.schema import Event
 from tests.support.django import reused
 from tests.support.django.batches import QUEUE, carried, delivery, writer
-from tests.support.django.reused import FIRSTS, Sent, of_first
+from tests.support.django.reused import FIRSTS, of_first
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -20,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("database")
 MALFORMED = b"\xff\xff\xff"
 
 
-def deliveries(*sent: Sent) -> list[tuple[str, Delivery]]:
+def deliveries(*sent):
     """Return events and exhausted messages as the collector receives them."""
     found = []
     for tag, each in enumerate(sent, 1):
@@ -33,18 +29,18 @@ def deliveries(*sent: Sent) -> list[tuple[str, Delivery]]:
     return found
 
 
-def collect(*sent: Sent) -> None:
+def collect(*sent):
     """Write a batch as a collector does that has just started."""
     if sent:
         writer().write(deliveries(*sent))
 
 
 @pytest.mark.parametrize("state", FIRSTS)
-def test_the_kept_messages_of_an_id_that_is_used_twice_are_those_that_were_sent(state: str) -> None:
+def test_the_kept_messages_of_an_id_that_is_used_twice_are_those_that_were_sent(state):
     first = FIRSTS[state]
     uses = {str(number): use for number, use in enumerate(reused.seconds())}
 
-    def collect_first(names: Sequence[str]) -> None:
+    def collect_first(names):
         collect(*(of_first(task_id, name) for task_id in uses for name in names))
 
     collect_first(first.sent)

@@ -1,9 +1,6 @@
 """The pages of a task id that has several rows."""
 
-from __future__ import annotations
-
 import pytest
-from django.test import Client
 
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.models import Payload, TaskRecord, TaskState
@@ -17,7 +14,7 @@ LIVES = 3
 
 
 @pytest.fixture
-def rows(tables: object) -> list[TaskRecord]:
+def rows(tables):
     """Three rows of one id, and one of another."""
     calls = [exhausted("t", body=b"[[%d], {}, {}]" % number) for number in range(LIVES)]
     Database().write([*calls, exhausted("other")])
@@ -25,7 +22,7 @@ def rows(tables: object) -> list[TaskRecord]:
 
 
 @POSTGRES_TABLES
-def test_lists_search_and_counts_have_every_row_of_an_id(client: Client, rows: list[TaskRecord]) -> None:
+def test_lists_search_and_counts_have_every_row_of_an_id(client, rows):
     for name in ("exhaustedtask", "taskrecord"):
         page = client.get(f"{BASE}/{name}/?q=t")
         assert {row.pk for row in page.context["cl"].result_list} == {row.pk for row in rows}
@@ -36,7 +33,7 @@ def test_lists_search_and_counts_have_every_row_of_an_id(client: Client, rows: l
 
 
 @POSTGRES_TABLES
-def test_the_page_of_each_row_links_the_others(client: Client, rows: list[TaskRecord]) -> None:
+def test_the_page_of_each_row_links_the_others(client, rows):
     for row in rows:
         page = client.get(f"{EXHAUSTED}{row.pk}/change/")
         (same,) = [each for each in page.context["relatives"] if each["label"] == "Same task id"]
@@ -45,7 +42,7 @@ def test_the_page_of_each_row_links_the_others(client: Client, rows: list[TaskRe
 
 
 @POSTGRES_TABLES
-def test_an_action_on_one_row_leaves_the_others_as_they_were(client: Client, rows: list[TaskRecord]) -> None:
+def test_an_action_on_one_row_leaves_the_others_as_they_were(client, rows):
     others = [row for row in TaskRecord.objects.order_by("pk").values() if row["id"] != rows[1].pk]
     assert messages_of(confirm(client, ask(client, "discard", rows[1]))) == ["1 discarded"]
     rows[1].refresh_from_db()

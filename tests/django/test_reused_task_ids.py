@@ -1,11 +1,7 @@
 """Task ids that are used again: each message of the exhausted queue that differs is kept, and can be requeued."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -13,7 +9,6 @@ from django.utils import timezone
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.contrib.django.collecting.batches import Item
 from celery_rmq_delay.contrib.django.collecting.database import Database
-from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.models import (
     Attempt,
     CollectedMessage,
@@ -33,27 +28,27 @@ ONE, TWO, THREE = b"[[1], {}, {}]", b"[[2], {}, {}]", b"[[3], {}, {}]"
 
 
 @pytest.fixture
-def tables() -> Database:
+def tables():
     return Database()
 
 
-def called(body: bytes, attempt: int = 3, generation: int = 0, later: float = 0.0, **more: Any) -> Fact:
+def called(body, attempt=3, generation=0, later=0.0, **more):
     """Return the message of a task that was called with ``body``, exhausted ``later`` seconds after the usual time."""
     headers = {h.EXHAUSTED_AT: h.timestamp(at(generation, attempt, later)), **more}
     return exhausted("t", attempt, generation, body=body, **headers)
 
 
-def kept() -> list[tuple[str, bytes]]:
+def kept():
     """Return state and body of all kept messages, in the order of their arrival."""
     rows = Payload.objects.order_by("record").values_list("record__state", "body")
     return [(state, bytes(body)) for state, body in rows]
 
 
-def set_state(state: str, **more: Any) -> None:
+def set_state(state, **more):
     TaskRecord.objects.update(state=state, changed_at=timezone.now(), **more)
 
 
-def test_a_message_with_other_arguments_does_not_replace_the_one_that_is_kept(tables: Database) -> None:
+def test_a_message_with_other_arguments_does_not_replace_the_one_that_is_kept(tables):
     for body in (ONE, TWO, THREE):
         tables.write([called(body)])
     assert kept() == [(TaskState.EXHAUSTED, body) for body in (ONE, TWO, THREE)]
@@ -61,19 +56,19 @@ def test_a_message_with_other_arguments_does_not_replace_the_one_that_is_kept(ta
     assert Attempt.objects.exclude(traceback="").count() == 3, "each row has its own error"
 
 
-def test_messages_with_other_arguments_are_kept_when_one_batch_has_them_all(tables: Database) -> None:
+def test_messages_with_other_arguments_are_kept_when_one_batch_has_them_all(tables):
     tables.write([called(ONE, 3), called(TWO, 3), called(THREE, 1), *life("t", 3, EXHAUSTED)[:-1]])
     assert sorted(kept()) == [(TaskState.EXHAUSTED, body) for body in (ONE, TWO, THREE)]
 
 
-def test_a_message_that_was_exhausted_twice_is_one_row(tables: Database) -> None:
+def test_a_message_that_was_exhausted_twice_is_one_row(tables):
     tables.write([called(ONE)])
     tables.write([called(ONE, later=5)])
     tables.write([called(ONE, later=9, origin="gen42@another-web-server")])
     assert kept() == [(TaskState.EXHAUSTED, ONE)]
 
 
-def test_a_failure_after_a_discard_is_shown_where_no_message_had_come_before(tables: Database) -> None:
+def test_a_failure_after_a_discard_is_shown_where_no_message_had_come_before(tables):
     tables.write([fact("t", EXHAUSTED, 3)])
     set_state(TaskState.DISCARDED)
     later = h.timestamp(timezone.now() + timedelta(minutes=1))
@@ -83,7 +78,7 @@ def test_a_failure_after_a_discard_is_shown_where_no_message_had_come_before(tab
 
 
 @pytest.mark.parametrize("state", [TaskState.EXHAUSTED, TaskState.DISCARDED, TaskState.REQUEUED])
-def test_a_message_that_is_delivered_again_changes_nothing(tables: Database, state: str) -> None:
+def test_a_message_that_is_delivered_again_changes_nothing(tables, state):
     messages = [called(ONE), called(TWO)]
     tables.write(messages)
     set_state(state)
@@ -96,26 +91,26 @@ def test_a_message_that_is_delivered_again_changes_nothing(tables: Database, sta
 
 
 @pytest.mark.parametrize("next_one", [PARKED, RECOVERED, EXHAUSTED])
-def test_events_of_another_call_hide_no_task_whose_message_is_kept(tables: Database, next_one: str) -> None:
+def test_events_of_another_call_hide_no_task_whose_message_is_kept(tables, next_one):
     tables.write([called(ONE, 1)])
     tables.write([fact("t", next_one, 3), fact("t", next_one, 2)])
     assert kept() == [(TaskState.EXHAUSTED, ONE)]
 
 
-def test_a_message_behind_the_attempts_of_another_call_is_kept(tables: Database) -> None:
+def test_a_message_behind_the_attempts_of_another_call_is_kept(tables):
     tables.write([fact("t", PARKED, 2)])
     tables.write([called(ONE, 0)])
     assert kept() == [(TaskState.EXHAUSTED, ONE)]
     assert sorted(TaskRecord.objects.values_list("state", flat=True)) == [TaskState.EXHAUSTED, TaskState.PARKED]
 
 
-def test_a_message_older_than_the_recovery_of_another_call_is_kept(tables: Database) -> None:
+def test_a_message_older_than_the_recovery_of_another_call_is_kept(tables):
     tables.write([fact("t", RECOVERED, 3)])
     tables.write([called(ONE, 1)])
     assert kept() == [(TaskState.EXHAUSTED, ONE)]
 
 
-def test_events_of_a_row_of_its_own_go_to_that_row(tables: Database) -> None:
+def test_events_of_a_row_of_its_own_go_to_that_row(tables):
     tables.write([called(ONE), called(TWO)])
     first, second = TaskRecord.objects.order_by("pk")
     TaskRecord.objects.filter(pk=second.pk).update(state=TaskState.REQUEUED, generation=1, attempt=0)
@@ -126,7 +121,7 @@ def test_events_of_a_row_of_its_own_go_to_that_row(tables: Database) -> None:
     assert first.attempts.filter(generation=1).count() == 0
 
 
-def test_a_message_of_a_row_of_its_own_comes_back_to_that_row(tables: Database) -> None:
+def test_a_message_of_a_row_of_its_own_comes_back_to_that_row(tables):
     tables.write([called(ONE), called(TWO)])
     second = TaskRecord.objects.latest("pk")
     TaskRecord.objects.filter(pk=second.pk).update(state=TaskState.REQUEUED, generation=1, attempt=0)
@@ -136,7 +131,7 @@ def test_a_message_of_a_row_of_its_own_comes_back_to_that_row(tables: Database) 
     assert (second.generation, second.attempt) == (1, 2)
 
 
-def test_a_message_whose_row_is_gone_gets_a_new_row(tables: Database) -> None:
+def test_a_message_whose_row_is_gone_gets_a_new_row(tables):
     tables.write([called(ONE, 2, 1, **{h.LIFE: "0123456789abcdef"})])
     assert kept() == [(TaskState.EXHAUSTED, ONE)]
 
@@ -145,7 +140,7 @@ def test_a_message_whose_row_is_gone_gets_a_new_row(tables: Database) -> None:
 
 
 @pytest.mark.parametrize("kind", [PARKED, RECOVERED, EXHAUSTED])
-def test_a_requeued_message_is_kept_until_an_event_of_its_task_arrives(tables: Database, kind: str) -> None:
+def test_a_requeued_message_is_kept_until_an_event_of_its_task_arrives(tables, kind):
     tables.write([called(ONE)])
     set_state(TaskState.REQUEUED, generation=1, attempt=0)
     tables.write([*life("t", 3, EXHAUSTED)[:-1], fact("t", PARKED, 4)])
@@ -155,7 +150,7 @@ def test_a_requeued_message_is_kept_until_an_event_of_its_task_arrives(tables: D
 
 
 @pytest.mark.parametrize("reason", ["expired", "revoked"])
-def test_a_requeued_message_is_kept_when_a_worker_does_not_run_it(tables: Database, reason: str) -> None:
+def test_a_requeued_message_is_kept_when_a_worker_does_not_run_it(tables, reason):
     tables.write([called(ONE)])
     set_state(TaskState.REQUEUED, generation=1, attempt=0)
     tables.write([fact("t", DISCARDED, 0, 1, reason=reason)])
@@ -165,7 +160,7 @@ def test_a_requeued_message_is_kept_when_a_worker_does_not_run_it(tables: Databa
 # -- several collectors, any order ------------------------------------------------------------------------------------
 
 
-def test_every_call_is_kept_once_in_any_order_and_repetition(tables: Database) -> None:
+def test_every_call_is_kept_once_in_any_order_and_repetition(tables):
     facts = [called(body, attempt) for body in (ONE, TWO, THREE) for attempt in (0, 1, 3)]
     facts += life("t", 3, EXHAUSTED)[:-1]
     dice = random.Random(5)
@@ -182,8 +177,8 @@ def test_every_call_is_kept_once_in_any_order_and_repetition(tables: Database) -
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
-def test_collectors_that_write_at_once_keep_every_message_once() -> None:
-    def collector(bodies: Sequence[bytes]) -> Callable[[], None]:
+def test_collectors_that_write_at_once_keep_every_message_once():
+    def collector(bodies):
         return lambda: Database().write(
             [exhausted(f"t{number}", 3, body=body) for number in range(40) for body in bodies]
         )
@@ -193,7 +188,7 @@ def test_collectors_that_write_at_once_keep_every_message_once() -> None:
     assert found == sorted((f"t{number}", body) for number in range(40) for body in (ONE, TWO, THREE))
 
 
-def test_a_message_that_fits_no_record_is_kept_as_unreadable(tables: Database) -> None:
+def test_a_message_that_fits_no_record_is_kept_as_unreadable(tables):
     written = writer(database=tables)
     tables.write([called(ONE), called(TWO)])
     CollectedMessage.objects.all().delete()

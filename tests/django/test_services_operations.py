@@ -1,11 +1,8 @@
 """Selections, states and counts of operations, without a broker."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import transaction
@@ -27,19 +24,19 @@ ALICE, BOB = Actor(None, "alice"), Actor(None, "bob")
 Kind, State, Outcome = Operation.Kind, Operation.State, OperationItem.Outcome
 
 
-def selected(*records: TaskRecord) -> Any:
+def selected(*records):
     return TaskRecord.objects.filter(pk__in=[each.pk for each in records])
 
 
-def states(*records: TaskRecord) -> list[str]:
+def states(*records):
     return [TaskRecord.objects.get(pk=each.pk).state for each in records]
 
 
-def done(kind: str, *records: TaskRecord, actor: Actor = ALICE) -> Operation:
+def done(kind, *records, actor=ALICE):
     return run(freeze(kind, selected(*records), actor=actor, reason="a test"))
 
 
-def adds_up(operation: Operation) -> bool:
+def adds_up(operation):
     counted = operation.ok + operation.skipped + operation.failed + operation.unknown + operation.remaining
     outcomes = OperationItem.objects.filter(operation=operation)
     return (
@@ -49,7 +46,7 @@ def adds_up(operation: Operation) -> bool:
     )
 
 
-def test_a_frozen_selection_contains_no_later_tasks() -> None:
+def test_a_frozen_selection_contains_no_later_tasks():
     first = record()
     operation = freeze(Kind.DISCARD, TaskRecord.objects.filter(queue="payments"), actor=ALICE, reason="old")
     late = record()
@@ -58,7 +55,7 @@ def test_a_frozen_selection_contains_no_later_tasks() -> None:
     assert states(first, late) == [TaskState.DISCARDED, TaskState.EXHAUSTED]
 
 
-def test_a_frozen_selection_keeps_its_order_and_its_canaries_are_first() -> None:
+def test_a_frozen_selection_keeps_its_order_and_its_canaries_are_first():
     records = [record(exhausted_at=timezone.now() - timedelta(minutes=number)) for number in range(5)]
     chosen = selected(*records).order_by("exhausted_at")
     items = freeze(Kind.REQUEUE, chosen, actor=ALICE, canary=2, rate=60).items.order_by("position")
@@ -69,7 +66,7 @@ def test_a_frozen_selection_keeps_its_order_and_its_canaries_are_first() -> None
 
 
 @pytest.mark.parametrize("order", ["exhausted_at", "-exhausted_at", F("exhausted_at").asc(nulls_last=True)])
-def test_a_reversed_list_is_frozen_in_its_order(order: Any) -> None:
+def test_a_reversed_list_is_frozen_in_its_order(order):
     at = timezone.now()
     for number in range(6):
         record(exhausted_at=at - timedelta(minutes=number % 3))
@@ -78,7 +75,7 @@ def test_a_reversed_list_is_frozen_in_its_order(order: Any) -> None:
         assert list(items.values_list("record", flat=True)) == list(rows.values_list("pk", flat=True))
 
 
-def test_a_draft_cannot_run_until_it_is_confirmed_once() -> None:
+def test_a_draft_cannot_run_until_it_is_confirmed_once():
     records = [record() for _ in range(3)]
     draft = freeze(Kind.REQUEUE, selected(*records), actor=ALICE, details={"list": "all"}, draft=True)
     with pytest.raises(OperationBusyError):
@@ -96,7 +93,7 @@ def test_a_draft_cannot_run_until_it_is_confirmed_once() -> None:
         confirm(freeze(Kind.DISCARD, selected(late), actor=ALICE, draft=True), rate=60)
 
 
-def test_many_tasks_are_frozen_in_the_database(django_assert_max_num_queries: Any) -> None:
+def test_many_tasks_are_frozen_in_the_database(django_assert_max_num_queries):
     template = {"name": "t", "queue": "q", "state": TaskState.EXHAUSTED, "changed_at": timezone.now()}
     TaskRecord.objects.bulk_create([TaskRecord(task_id=f"{number}", **template) for number in range(500)])
     with django_assert_max_num_queries(7):
@@ -104,7 +101,7 @@ def test_many_tasks_are_frozen_in_the_database(django_assert_max_num_queries: An
     assert (operation.requested, operation.items.count(), is_inline(operation)) == (500, 500, False)
 
 
-def test_a_gradual_operation_is_not_for_the_page() -> None:
+def test_a_gradual_operation_is_not_for_the_page():
     record()
     every = TaskRecord.objects.all()
     assert is_inline(freeze(Kind.REQUEUE, every, actor=ALICE))
@@ -116,7 +113,7 @@ def test_a_gradual_operation_is_not_for_the_page() -> None:
         freeze(Kind.REQUEUE, every, actor=ALICE, rate=0)
 
 
-def test_discarded_tasks_are_kept_and_can_be_restored_and_every_act_is_in_the_history_once() -> None:
+def test_discarded_tasks_are_kept_and_can_be_restored_and_every_act_is_in_the_history_once():
     task = record(exception_type="Timeout")
     operation = done(Kind.DISCARD, task)
     assert (operation.state, operation.message) == (State.DONE, "1 discarded")
@@ -130,13 +127,13 @@ def test_discarded_tasks_are_kept_and_can_be_restored_and_every_act_is_in_the_hi
     assert Attempt.objects.filter(record=task, kind="discarded").count() == 2
 
 
-def test_a_task_of_unknown_outcome_is_restored_by_a_person() -> None:
+def test_a_task_of_unknown_outcome_is_restored_by_a_person():
     task = record(TaskState.UNKNOWN, generation=1)
     assert done(Kind.RESTORE, task).message == "1 restored"
     assert states(task) == [TaskState.EXHAUSTED]
 
 
-def test_tasks_that_another_person_handled_first_are_skipped_with_the_name() -> None:
+def test_tasks_that_another_person_handled_first_are_skipped_with_the_name():
     tasks = [record(), record(), record(TaskState.RECOVERED)]
     theirs = freeze(Kind.DISCARD, selected(*tasks), actor=BOB)
     done(Kind.DISCARD, tasks[0], actor=ALICE)
@@ -152,7 +149,7 @@ def test_tasks_that_another_person_handled_first_are_skipped_with_the_name() -> 
     assert run(operation).message == "0 discarded, 1 skipped (already requeued)"
 
 
-def test_records_that_were_deleted_meanwhile_count_as_skipped() -> None:
+def test_records_that_were_deleted_meanwhile_count_as_skipped():
     operation = freeze(Kind.DISCARD, selected(record(), record()), actor=ALICE)
     TaskRecord.objects.order_by("pk").first().delete()  # type: ignore[union-attr]
     operation = run(operation)
@@ -160,13 +157,13 @@ def test_records_that_were_deleted_meanwhile_count_as_skipped() -> None:
     assert done(Kind.DISCARD).message == "0 discarded", "of an empty selection"
 
 
-def taken_over(operation: Operation) -> lease.Lease:
+def taken_over(operation):
     """Return the lease of another process: to it, the runner is dead (suspended, cut off, or the clock has jumped)."""
     Operation.objects.update(heartbeat_at=timezone.now() - 2 * lease.STALE_AFTER)
     return lease.Lease.take(Operation.objects.get(pk=operation.pk))
 
 
-def test_a_running_operation_is_left_to_its_runner_until_the_runner_is_silent_and_runs_once() -> None:
+def test_a_running_operation_is_left_to_its_runner_until_the_runner_is_silent_and_runs_once():
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
     lease.Lease.take(operation)
     with pytest.raises(lease.OperationBusyError, match="runs it"):
@@ -188,7 +185,7 @@ WRITES: dict[str, Callable[[lease.Lease], object]] = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_runner_whose_operation_was_taken_over_writes_nothing(write: Callable[[lease.Lease], object]) -> None:
+def test_a_runner_whose_operation_was_taken_over_writes_nothing(write):
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
     first = lease.Lease.take(operation)
     second = taken_over(operation)
@@ -200,13 +197,11 @@ def test_a_runner_whose_operation_was_taken_over_writes_nothing(write: Callable[
 
 
 @pytest.mark.parametrize(("state", "rest"), [(State.DONE, Outcome.SKIPPED), (State.CANCELLED, Outcome.CANCELLED)])
-def test_a_runner_that_is_outrun_while_it_finishes_does_not_end_the_operation(
-    state: str, rest: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_runner_that_is_outrun_while_it_finishes_does_not_end_the_operation(state, rest, monkeypatch):
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
     first = lease.Lease.take(operation)
 
-    def outrun(detail: str) -> str:
+    def outrun(detail):
         taken_over(operation)
         return detail
 
@@ -217,7 +212,7 @@ def test_a_runner_that_is_outrun_while_it_finishes_does_not_end_the_operation(
     assert OperationItem.objects.get().outcome == Outcome.PENDING
 
 
-def test_a_pausing_operation_renews_its_heartbeat_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pausing_operation_renews_its_heartbeat_when_it_is_time(monkeypatch):
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
     held = lease.Lease.take(operation)
     old = timezone.now() - timedelta(seconds=30)
@@ -234,7 +229,7 @@ def test_a_pausing_operation_renews_its_heartbeat_when_it_is_time(monkeypatch: p
             held.check()
 
 
-def test_an_operation_that_waits_is_cancelled_at_once() -> None:
+def test_an_operation_that_waits_is_cancelled_at_once():
     task = record()
     operation = cancel(freeze(Kind.DISCARD, selected(task), actor=ALICE), BOB)
     assert (operation.state, operation.message) == (State.CANCELLED, "0 discarded, 1 cancelled")
@@ -245,14 +240,14 @@ def test_an_operation_that_waits_is_cancelled_at_once() -> None:
 
 
 @pytest.mark.parametrize("state", [State.PENDING, State.RUNNING])
-def test_a_cancellation_keeps_what_others_wrote_since_the_page_was_read(state: str) -> None:
+def test_a_cancellation_keeps_what_others_wrote_since_the_page_was_read(state):
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
     Operation.objects.filter(pk=operation.pk).update(state=state, details={"note": "not all results are REVOKED"})
     expected = {"note": "not all results are REVOKED", "cancelled_by": "bob"}
     assert cancel(operation, BOB).details == expected
 
 
-def test_an_operation_is_handed_over_when_its_process_has_to_stop() -> None:
+def test_an_operation_is_handed_over_when_its_process_has_to_stop():
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
     held = lease.Lease.take(operation)
     held.hand_over()
@@ -263,13 +258,13 @@ def test_an_operation_is_handed_over_when_its_process_has_to_stop() -> None:
     assert run(operation).message == "1 discarded"
 
 
-def test_a_run_within_a_transaction_is_refused() -> None:
+def test_a_run_within_a_transaction_is_refused():
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
     with transaction.atomic(), pytest.raises(RmqDelayError, match="non_atomic_requests"):
         run(operation)
 
 
-def test_an_edit_whose_page_is_gone_reports_its_tasks() -> None:
+def test_an_edit_whose_page_is_gone_reports_its_tasks():
     tasks = [record(), record()]
     operation = freeze(Kind.EDIT, selected(*tasks), actor=ALICE)
     lease.Lease.take(operation)
@@ -294,7 +289,7 @@ def test_an_edit_whose_page_is_gone_reports_its_tasks() -> None:
         (TaskState.EXHAUSTED, TaskState.PARKED, "1 of 2 canaries is exhausted again"),
     ],
 )
-def test_the_rest_follows_when_every_canary_has_recovered(first: str, second: str, verdict: str | None) -> None:
+def test_the_rest_follows_when_every_canary_has_recovered(first, second, verdict):
     records = [record(), record(), record()]
     operation = freeze(Kind.REQUEUE, selected(*records), actor=ALICE, canary=2, rate=60)
     sent = operation.items.filter(is_canary=True)

@@ -1,18 +1,14 @@
 """Previews of stored messages, and edits of their arguments."""
 
-from __future__ import annotations
-
 import json
 import zlib
-from typing import Any
 
 import pytest
-from celery import Celery
 from celery.utils.saferepr import saferepr
 
 from celery_rmq_delay.amqp import bodies
 from celery_rmq_delay.amqp.bodies import Call
-from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations.edit import differences, edit, editable
 from celery_rmq_delay.contrib.django.services.payloads import preview, reveal
@@ -27,21 +23,21 @@ pytestmark = pytest.mark.usefixtures("database", "shop")
 ALICE = Actor(None, "alice")
 
 
-def kept(body: bytes, headers: dict[str, Any] | None = None, **properties: Any) -> TaskRecord:
+def kept(body, headers=None, **properties):
     """Return an exhausted task with this message."""
     task = record(TaskState.EXHAUSTED)
     message(task, body, headers, **properties)
     return task
 
 
-def test_arguments_are_shown_without_their_secrets() -> None:
+def test_arguments_are_shown_without_their_secrets():
     shown = preview(kept(call(7, {"card_number": "4111"}, password="hunter2", amount=3)))
     assert json.loads(shown.args) == [7, {"card_number": "[redacted]"}]
     assert json.loads(shown.kwargs) == {"password": "[redacted]", "amount": 3}
     assert (shown.problem, shown.redacted) == ("", True)
 
 
-def test_the_user_who_reveals_a_message_is_recorded() -> None:
+def test_the_user_who_reveals_a_message_is_recorded():
     task = kept(call(password="hunter2"), {"authorization": "Bearer abcdefghij"})
     assert "hunter2" not in repr(preview(task))
     assert "abcdefghij" not in repr(preview(task))
@@ -53,7 +49,7 @@ def test_the_user_who_reveals_a_message_is_recorded() -> None:
     assert [item.record_id for item in operation.items.all()] == [task.pk]
 
 
-def test_headers_are_decoded_and_those_of_identity_are_locked() -> None:
+def test_headers_are_decoded_and_those_of_identity_are_locked():
     death = {"queue": "payments", "reason": "rejected", "count": 3, "exchange": "", "routing-keys": ["payments"]}
     shown = preview(kept(call(), {"x-death": [death], "retries": 2, "argsrepr": "(token='abc',)"}))
     headers = {header.name: header for header in shown.headers}
@@ -88,9 +84,7 @@ def test_headers_are_decoded_and_those_of_identity_are_locked() -> None:
         (b"[[],{},{}]", {}, {"content_type": None}),
     ],
 )
-def test_an_unreadable_message_is_shown_with_its_size(
-    body: bytes, headers: dict[str, Any], properties: dict[str, Any]
-) -> None:
+def test_an_unreadable_message_is_shown_with_its_size(body, headers, properties):
     task = kept(body, headers, **properties)
     shown = preview(task)
     assert shown.problem.startswith(f"undecodable ({len(body)} bytes): ")
@@ -99,7 +93,7 @@ def test_an_unreadable_message_is_shown_with_its_size(
         editable(task)
 
 
-def test_hostile_arguments_are_shown_bounded() -> None:
+def test_hostile_arguments_are_shown_bounded():
     wide = b"[" + b"[" * 400 + b",".join([b"1"] * 100_000) + b"]" * 400 + b", {}, {}]"
     odd = json.dumps([["\ud800\0<script>alert(1)</script>", "\u202eevil"], {}, {}]).encode()
     for task in (kept(wide), kept(odd), kept(call("x" * 900_000))):
@@ -110,13 +104,13 @@ def test_hostile_arguments_are_shown_bounded() -> None:
             assert "\0" not in shown.args
 
 
-def test_broken_headers_are_a_problem_and_no_error() -> None:
+def test_broken_headers_are_a_problem_and_no_error():
     task = kept(call())
     Payload.objects.update(headers=b"\xff\xff\xff\xff!")
     assert "undecodable" in preview(task).problem
 
 
-def test_a_task_that_cannot_be_edited_is_refused_with_the_reason(shop: Celery) -> None:
+def test_a_task_that_cannot_be_edited_is_refused_with_the_reason(shop):
     deflated, without, parked = (
         kept(zlib.compress(call(1)), {"compression": "application/x-gzip"}),
         record(),
@@ -132,7 +126,7 @@ def test_a_task_that_cannot_be_edited_is_refused_with_the_reason(shop: Celery) -
         editable(kept(call(1)))
 
 
-def test_edits_are_shown_without_secrets() -> None:
+def test_edits_are_shown_without_secrets():
     old = Call([1, {"a": [1, 2]}], {"amount": 3, "token": "x", "gone": None}, {})
     new = Call([1, {"a": [1, 5, 6]}], {"amount": True, "token": "y"}, {})
     assert differences(old, new) == [
@@ -158,7 +152,7 @@ def test_edits_are_shown_without_secrets() -> None:
         ("[1]", "{}", "", "Nothing was changed"),
     ],
 )
-def test_an_edit_that_cannot_be_published_is_refused(args: str, kwargs: str, field: str, text: str) -> None:
+def test_an_edit_that_cannot_be_published_is_refused(args, kwargs, field, text):
     task = kept(call(1))
     with pytest.raises(EditError, match=text) as caught:
         edit(task, args, kwargs, actor=ALICE)
@@ -166,7 +160,7 @@ def test_an_edit_that_cannot_be_published_is_refused(args: str, kwargs: str, fie
     assert not Operation.objects.exists()
 
 
-def test_changes_of_keys_with_similar_paths_are_all_shown() -> None:
+def test_changes_of_keys_with_similar_paths_are_all_shown():
     old = Call([], {"order": {"lines": {"amount": 100}}}, {})
     new = Call([], {"order": {"lines": {"amount": 99}, "lines.amount": 100, "": [1]}}, {})
     assert differences(old, new) == [
@@ -176,7 +170,7 @@ def test_changes_of_keys_with_similar_paths_are_all_shown() -> None:
     ]
 
 
-def test_an_edit_without_a_broker_changes_nothing() -> None:
+def test_an_edit_without_a_broker_changes_nothing():
     task = kept(call(1), {"argsrepr": saferepr((1,))})
     operation = edit(task, "[2]", "{}", actor=ALICE, reason="typo")
     assert operation.state == Operation.State.FAILED
@@ -185,6 +179,6 @@ def test_an_edit_without_a_broker_changes_nothing() -> None:
     assert task.state == TaskState.EXHAUSTED
 
 
-def test_nothing_of_a_stored_message_is_executed() -> None:
+def test_nothing_of_a_stored_message_is_executed():
     with pytest.raises(bodies.UndecodableError):
         bodies.decode(b"cos\nsystem\n(S'x'\ntR.", {"content_type": "application/x-yaml"}, {})

@@ -1,10 +1,7 @@
 """The command `rmq_delay_stats`: as text and as JSON."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import Any
 
 import pytest
 from django.core.management import load_command_class
@@ -19,7 +16,7 @@ from tests.support.django.shop import make, of
 pytestmark = pytest.mark.usefixtures("database", "shop")
 
 
-def test_the_counts_for_people() -> None:
+def test_the_counts_for_people():
     failed, muted = group(), group(exception_type="shop.Refused", message="no", muted=True)
     record(TaskState.PARKED, tier=1, due_at=ago(minutes=5))
     record(TaskState.PARKED, due_at=ago(minutes=-5))
@@ -48,7 +45,7 @@ def test_the_counts_for_people() -> None:
     assert "refused" in broker
 
 
-def test_the_counts_as_json() -> None:
+def test_the_counts_as_json():
     record(TaskState.EXHAUSTED, exhausted_at=ago(days=1))
     found = json.loads(manage("stats", json=True))
     assert found["states"] == {"EXHAUSTED": 1}
@@ -59,7 +56,7 @@ def test_the_counts_as_json() -> None:
     assert found["broker"]["parked"] is None
 
 
-def test_the_broker_is_counted_where_it_is_there(rmq_broker: Any) -> None:
+def test_the_broker_is_counted_where_it_is_there(rmq_broker):
     with of(make(rmq_broker.url, prefix="stats", queue="stats")):
         found = json.loads(manage("stats", json=True))["broker"]
     assert (found["ok"], found["parked"], found["exact"]) == (True, 0, 0)
@@ -69,7 +66,7 @@ def test_the_broker_is_counted_where_it_is_there(rmq_broker: Any) -> None:
 NO_SECONDS = ("-1", "nan", "inf", "soon")
 
 
-def test_the_collector_refuses_numbers_that_make_no_sense() -> None:
+def test_the_collector_refuses_numbers_that_make_no_sense():
     parser = load_command_class("celery_rmq_delay.contrib.django", "rmq_delay_collect").create_parser("", "")
     seconds, batch = "a number of seconds, 0 or more", "a whole number from 1 to 20000"
     wrong = [(option, value, seconds) for option in ("--file-seconds", "--max-seconds") for value in NO_SECONDS]
@@ -79,7 +76,7 @@ def test_the_collector_refuses_numbers_that_make_no_sense() -> None:
     assert parser.parse_args(["--file-seconds", "0", "--max-seconds", "0.5", "--batch", "1"]).max_seconds == 0.5
 
 
-def test_every_option_of_the_commands_is_documented_and_no_other() -> None:
+def test_every_option_of_the_commands_is_documented_and_no_other():
     page = (ROOT / "docs/reference/django.md").read_text()
     common = {option for each in BaseCommand().create_parser("", "")._actions for option in each.option_strings}
     for command in ("collect", "export", "insights", "monitoring", "operate", "prune", "stats"):

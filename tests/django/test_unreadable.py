@@ -1,17 +1,13 @@
 """Unreadable messages: downloads, and the pages of requeues and drops."""
 
-from __future__ import annotations
-
 import html
 import json
 import random
-from typing import Any
 
 import amqp
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.db import connection
-from django.test import Client
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.collecting.database import Database as Collected
@@ -23,7 +19,6 @@ from celery_rmq_delay.exceptions import RmqDelayError
 from tests.support.brokers.kinds import POSTGRES_TABLES
 from tests.support.django import people
 from tests.support.django.admin_pages import BASE, messages_of
-from tests.support.django.databases import Database
 from tests.support.django.markup import faults
 from tests.support.workers.hostile_messages import HEADERS, PROPERTIES, nested, raw, table, text
 
@@ -34,7 +29,7 @@ VIEW = "view_unreadablemessage"
 ACTS = {"download": "view_payload_taskrecord", "requeue": "requeue_taskrecord", "drop": "discard_taskrecord"}
 
 
-def collected(digest: str = "d1", queue: str = "rmq_delay.exhausted", **properties: Any) -> UnreadableMessage:
+def collected(digest="d1", queue="rmq_delay.exhausted", **properties):
     """Return a message as the collector stores it."""
     given = amqp.Message(BYTES, **properties)._serialize_properties()
     Collected().write([Unreadable(digest, queue, "ValueError: bad", BYTES, given)])
@@ -42,7 +37,7 @@ def collected(digest: str = "d1", queue: str = "rmq_delay.exhausted", **properti
 
 
 @pytest.fixture
-def message(tables: Database, shop: Any) -> UnreadableMessage:
+def message(tables, shop):
     return collected(
         application_headers={"task": "a", "x-death": [{"queue": "payments", "reason": "rejected", "count": 3}]},
         correlation_id="c1",
@@ -50,19 +45,19 @@ def message(tables: Database, shop: Any) -> UnreadableMessage:
     )
 
 
-def page_of(answer: Any) -> str:
+def page_of(answer):
     assert answer.status_code == 200
     page: str = answer.content.decode()
     assert faults(page) == []
     return html.unescape(page)
 
 
-def posted(client: Client, row: UnreadableMessage, act: str, **sent: str) -> Any:
+def posted(client, row, act, **sent):
     return client.post(f"{PAGE}{row.pk}/{act}/", sent)
 
 
 @POSTGRES_TABLES
-def test_a_download_has_the_original_bytes_and_is_logged_as_a_reveal(message: UnreadableMessage) -> None:
+def test_a_download_has_the_original_bytes_and_is_logged_as_a_reveal(message):
     client = people.superuser()
     answer = posted(client, message, "download", part="body")
     assert answer.content == BYTES
@@ -83,7 +78,7 @@ def test_a_download_has_the_original_bytes_and_is_logged_as_a_reveal(message: Un
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_each_act_needs_its_permission_and_a_post(message: UnreadableMessage, act: str) -> None:
+def test_each_act_needs_its_permission_and_a_post(message, act):
     others = {needed for name, needed in ACTS.items() if name != act}
     bob = people.staff(VIEW, *others)
     before = UnreadableMessage.objects.values().get()
@@ -99,7 +94,7 @@ def test_each_act_needs_its_permission_and_a_post(message: UnreadableMessage, ac
     assert UnreadableMessage.objects.values().get() == before
 
 
-def test_the_page_of_a_requeue_names_the_queue_that_a_message_came_from(message: UnreadableMessage) -> None:
+def test_the_page_of_a_requeue_names_the_queue_that_a_message_came_from(message):
     client = people.superuser()
     page = page_of(posted(client, message, "requeue"))
     assert 'value="payments"' in page
@@ -114,7 +109,7 @@ def test_the_page_of_a_requeue_names_the_queue_that_a_message_came_from(message:
 
 
 @pytest.mark.parametrize("name", [*PROPERTIES, *HEADERS, "random", "nested", "empty"])
-def test_hostile_properties_break_no_page_and_no_download(tables: Database, shop: Any, name: str) -> None:
+def test_hostile_properties_break_no_page_and_no_download(tables, shop, name):
     more = {
         "random": raw(random.Random(3).randbytes(300)),
         "nested": raw(table((b"deep", nested(200)), (b"\xff", text(b"\xff")))),
@@ -144,14 +139,14 @@ def test_hostile_properties_break_no_page_and_no_download(tables: Database, shop
     assert "alert(1)</script>" not in client.get(f"{BASE}/operation/{dropped.pk}/change/").content.decode()
 
 
-def test_a_message_that_its_headers_route_to_more_queues_cannot_be_requeued(tables: Database, shop: Any) -> None:
+def test_a_message_that_its_headers_route_to_more_queues_cannot_be_requeued(tables, shop):
     row = collected(application_headers={"CC": ["other"]})
     with pytest.raises(RmqDelayError, match="header CC would route it to other queues"):
         unreadable.requeue(row, "payments", actor=ALICE)
 
 
 @POSTGRES_TABLES
-def test_a_drop_deletes_the_message_once_and_is_in_the_audit_log(message: UnreadableMessage) -> None:
+def test_a_drop_deletes_the_message_once_and_is_in_the_audit_log(message):
     alice, bob = people.superuser(), people.superuser("bob")
     assert "cannot be undone" in page_of(posted(alice, message, "drop"))
     done = alice.post(f"{PAGE}{message.pk}/drop/", {"confirm": "1", "reason": "rubbish"}, follow=True)
@@ -169,7 +164,7 @@ def test_a_drop_deletes_the_message_once_and_is_in_the_audit_log(message: Unread
 
 
 @POSTGRES_TABLES
-def test_while_one_user_requeues_a_message_no_other_can_act_on_it(message: UnreadableMessage) -> None:
+def test_while_one_user_requeues_a_message_no_other_can_act_on_it(message):
     rows = UnreadableMessage.objects.filter(pk=message.pk)
     rows.update(claimed_at=timezone.now())
     for act in (
@@ -186,7 +181,7 @@ def test_while_one_user_requeues_a_message_no_other_can_act_on_it(message: Unrea
 
 
 @POSTGRES_TABLES
-def test_a_message_that_was_received_again_meanwhile_is_not_deleted(message: UnreadableMessage) -> None:
+def test_a_message_that_was_received_again_meanwhile_is_not_deleted(message):
     Collected().write([Unreadable("d1", message.queue, "e", BYTES, bytes(message.headers))] * 2)
     again = UnreadableMessage.objects.get()
     assert again.received_at > message.received_at
@@ -196,7 +191,7 @@ def test_a_message_that_was_received_again_meanwhile_is_not_deleted(message: Unr
 
 
 @POSTGRES_TABLES
-def test_without_a_broker_a_message_stays_and_the_page_shows_why(message: UnreadableMessage) -> None:
+def test_without_a_broker_a_message_stays_and_the_page_shows_why(message):
     client = people.superuser()
     page = page_of(posted(client, message, "requeue", confirm="1", queue="payments", reason="try"))
     assert "The message was not requeued and stays here: broker unreachable: " in page
@@ -209,7 +204,7 @@ def test_without_a_broker_a_message_stays_and_the_page_shows_why(message: Unread
     assert "This field is required" in page_of(posted(client, message, "requeue", confirm="1", queue=""))
 
 
-def test_a_requeue_commits_its_steps_in_a_project_that_wraps_requests(message: UnreadableMessage) -> None:
+def test_a_requeue_commits_its_steps_in_a_project_that_wraps_requests(message):
     connection.settings_dict["ATOMIC_REQUESTS"] = True
     try:
         assert "stays here" in page_of(posted(people.superuser(), message, "requeue", confirm="1", queue="payments"))

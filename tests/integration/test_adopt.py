@@ -1,18 +1,14 @@
 """Adopting a queue on a real broker: policies, refusals, and crashes in between."""
 
-from __future__ import annotations
-
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 from celery import Celery
-from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,10 +18,9 @@ from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.management.client import Management
-from celery_rmq_delay.management.records import Policy, QueueDetail, pattern_of
+from celery_rmq_delay.management.records import Policy, pattern_of
 from celery_rmq_delay.operations import adoption
 from celery_rmq_delay.operations.adoption import Adopter
-from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.broker import erlang_binary
 from celery_rmq_delay.topology.applied import Adoption
 from celery_rmq_delay.topology.ladder import LadderPlan
@@ -42,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("patience")
 class Shop:
     """An app whose queue exists without our dead-letter exchange, on a managed broker."""
 
-    def __init__(self, lab: Lab, managed: PrivateBroker, **arguments: Any) -> None:
+    def __init__(self, lab, managed, **arguments):
         self.lab, self.managed = lab, managed
         self.app: Celery = shop(lab)
         self.plan: LadderPlan = plan_of(lab, self.app)
@@ -54,7 +49,7 @@ class Shop:
         self.http = httpx.Client(base_url=f"{managed.management_url}/api/")
         self.adopter = Adopter(state_of(self.app), lab.connection, self.api)
 
-    def close(self) -> None:
+    def close(self):
         for policy in self.api.policies():
             self.api.delete_policy(policy.name)
         for policy in self.http.get("operator-policies/%2F").json():
@@ -62,14 +57,14 @@ class Shop:
         self.api.close()
         self.http.close()
 
-    def command(self, *options: str, code: int = 0, typed: str | None = None) -> Result:
+    def command(self, *options, code=0, typed=None):
         url = str(self.managed.management_url)
         return run(self.app, "adopt", "--queue", self.queue, "--management-url", url, *options, code=code, typed=typed)
 
-    def policies(self) -> dict[str, Policy]:
+    def policies(self):
         return {policy.name: policy for policy in self.api.policies()}
 
-    def other(self, name: str = "theirs", priority: int = 10, **definition: Any) -> Policy:
+    def other(self, name="theirs", priority=10, **definition):
         """Write an operator's policy for the queue, and wait until the broker shows it."""
         policy = Policy(
             name, f"^{self.queue}$", {key.replace("_", "-"): each for key, each in definition.items()}, priority
@@ -78,21 +73,21 @@ class Shop:
         wait_for(lambda: self.detail().policy == name)
         return policy
 
-    def operator(self, **definition: Any) -> None:
+    def operator(self, **definition):
         body = {"pattern": f"^{self.queue}$", "apply-to": "queues", "definition": definition}
         self.http.put("operator-policies/%2F/limits", json=body).raise_for_status()
         wait_for(lambda: self.detail().operator_policy == "limits")
 
-    def detail(self) -> QueueDetail:
+    def detail(self):
         consumer_count(self.lab.connection, self.queue)  # an unused queue has no statistics
         found = self.api.queue(self.queue)
         assert found is not None
         return found
 
-    def adoption(self) -> Adoption | None:
+    def adoption(self):
         return applied(self.lab.connection, self.plan).adoption
 
-    def assert_advances(self) -> None:
+    def assert_advances(self):
         """Reject one message and check that it is parked in the first tier."""
         before = sum(self.lab.counts(self.plan).values())
         self.lab.publish(self.queue)
@@ -101,10 +96,10 @@ class Shop:
 
 
 @pytest.fixture
-def existing(managed: PrivateBroker, managed_lab: Lab) -> Iterator[Callable[..., Shop]]:
+def existing(managed, managed_lab):
     made: list[Shop] = []
 
-    def make(**arguments: Any) -> Shop:
+    def make(**arguments):
         made.append(Shop(managed_lab, managed, **arguments))
         return made[-1]
 
@@ -114,7 +109,7 @@ def existing(managed: PrivateBroker, managed_lab: Lab) -> Iterator[Callable[...,
 
 
 @pytest.mark.brokers
-def test_a_queue_is_adopted_after_a_dry_run_and_a_confirmation_and_detached(existing: Callable[..., Shop]) -> None:
+def test_a_queue_is_adopted_after_a_dry_run_and_a_confirmation_and_detached(existing):
     shop = existing()
     text = shop.command("--dry-run", code=2).output
     assert f"+ policy {shop.policy}: pattern ^{re.escape(shop.queue)}$, priority 1" in text
@@ -142,7 +137,7 @@ def test_a_queue_is_adopted_after_a_dry_run_and_a_confirmation_and_detached(exis
     assert shop.command("--undo").output == f"{shop.queue}: is not adopted\n"
 
 
-def test_the_commands_answer_programs_also_whether_an_adopted_queue_rejects(existing: Callable[..., Shop]) -> None:
+def test_the_commands_answer_programs_also_whether_an_adopted_queue_rejects(existing):
     shop = existing()
     assert json.loads(run(shop.app, "apply", "--json").stdout)[0]["rejects"] is False
     (planned,) = json.loads(shop.command("--dry-run", "--json", code=2).stdout)
@@ -155,7 +150,7 @@ def test_the_commands_answer_programs_also_whether_an_adopted_queue_rejects(exis
 
 
 @pytest.mark.brokers
-def test_the_policy_that_applies_is_merged_and_stays(existing: Callable[..., Shop]) -> None:
+def test_the_policy_that_applies_is_merged_and_stays(existing):
     shop = existing()
     theirs = shop.other(max_length=100, message_ttl=3_600_000)
     shop.command("--yes")
@@ -181,7 +176,7 @@ def test_the_policy_that_applies_is_merged_and_stays(existing: Callable[..., Sho
 
 
 @pytest.mark.brokers
-def test_an_operator_policy_goes_on_applying_and_is_not_copied(existing: Callable[..., Shop]) -> None:
+def test_an_operator_policy_goes_on_applying_and_is_not_copied(existing):
     shop = existing()
     quorum = shop.lab.queue_type == "quorum"
     # A policy with a key that is not for its type does not apply to a queue at all.
@@ -200,7 +195,7 @@ def test_an_operator_policy_goes_on_applying_and_is_not_copied(existing: Callabl
     assert delay.rejections_allowed(shop.queue) == (5 if quorum else 2**31)
 
 
-def test_a_policy_written_by_hand_is_noted_and_taken_over(existing: Callable[..., Shop]) -> None:
+def test_a_policy_written_by_hand_is_noted_and_taken_over(existing):
     shop = existing()
     apply_plan(shop.lab.connection, shop.plan)
     shop.other(dead_letter_exchange=shop.plan.names.dlx(shop.queue))
@@ -210,7 +205,7 @@ def test_a_policy_written_by_hand_is_noted_and_taken_over(existing: Callable[...
     assert set(shop.policies()) == {"theirs", shop.policy}
 
 
-def declared_as_another_type(shop: Shop) -> str:
+def declared_as_another_type(shop):
     """Declare a shop's queue with the other type, which is refused; return that type."""
     queue = shop.app.amqp.queues[shop.queue]
     other = "quorum" if shop.lab.queue_type == "classic" else "classic"
@@ -222,13 +217,13 @@ def declared_as_another_type(shop: Shop) -> str:
 
 
 @pytest.mark.brokers
-def test_the_type_of_a_queue_is_detected_despite_other_arguments(existing: Callable[..., Shop]) -> None:
+def test_the_type_of_a_queue_is_detected_despite_other_arguments(existing):
     shop = existing(**{"x-dead-letter-exchange": "elsewhere", "x-message-ttl": 3_600_000, "x-max-length": 1000})
     other = declared_as_another_type(shop)
     assert state_of(shop.app).is_quorum(shop.queue) == (other == "classic")
 
 
-def test_the_queue_of_another_type_than_the_settings_is_known_by_its_own(existing: Callable[..., Shop]) -> None:
+def test_the_queue_of_another_type_than_the_settings_is_known_by_its_own(existing):
     shop = existing()
     other = declared_as_another_type(shop)
     delay = state_of(shop.app)
@@ -253,17 +248,13 @@ REFUSED: dict[str, tuple[QueueType, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("error", "queue_type", "arguments"), [(error, *each) for error, each in REFUSED.items()])
-def test_a_queue_that_no_policy_can_adopt_is_refused(
-    existing: Callable[..., Shop], error: str, arguments: dict[str, Any]
-) -> None:
+def test_a_queue_that_no_policy_can_adopt_is_refused(existing, error, arguments):
     shop = existing(**arguments)
     assert error in " ".join(shop.command("--yes", code=1).output.split())
     assert shop.policies() == {}
 
 
-def test_a_queue_that_has_our_exchange_or_that_the_app_does_not_know_has_nothing_to_adopt(
-    existing: Callable[..., Shop],
-) -> None:
+def test_a_queue_that_has_our_exchange_or_that_the_app_does_not_know_has_nothing_to_adopt(existing):
     shop = existing(missing=True)
     shop.lab.origin(shop.plan)
     assert "there is nothing to adopt" in shop.command("--yes", code=1).output
@@ -277,11 +268,8 @@ def test_a_queue_that_has_our_exchange_or_that_the_app_does_not_know_has_nothing
 @pytest.mark.brokers
 @pytest.mark.parametrize("queue_type", ["quorum"])
 def test_an_operator_policy_that_keeps_dead_letters_from_being_safe_is_refused(
-    managed: PrivateBroker,
-    existing: Callable[..., Shop],
-    patience: adoption.Patience,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    managed, existing, patience, monkeypatch
+):
     if managed.version < (4, 0, 0):
         pytest.skip("operator policies set no overflow before RabbitMQ 4.0")
     monkeypatch.setattr(adoption, "PATIENCE", replace(patience, effect=2))
@@ -295,9 +283,7 @@ def test_an_operator_policy_that_keeps_dead_letters_from_being_safe_is_refused(
     assert shop.adoption() is None
 
 
-def test_a_queue_that_dead_letters_elsewhere_by_policy_is_adopted_only_with_replace(
-    existing: Callable[..., Shop],
-) -> None:
+def test_a_queue_that_dead_letters_elsewhere_by_policy_is_adopted_only_with_replace(existing):
     shop = existing()
     shop.other(dead_letter_exchange="theirs", dead_letter_routing_key="k")
     assert "use --replace" in shop.command("--yes", code=1).output
@@ -307,7 +293,7 @@ def test_a_queue_that_dead_letters_elsewhere_by_policy_is_adopted_only_with_repl
     shop.assert_advances()
 
 
-def test_a_policy_of_our_name_that_is_not_ours_is_left_alone(existing: Callable[..., Shop]) -> None:
+def test_a_policy_of_our_name_that_is_not_ours_is_left_alone(existing):
     shop = existing()
     theirs = shop.other(shop.policy, max_length=3)
     for options in (["--yes"], ["--undo", "--yes"]):
@@ -315,7 +301,7 @@ def test_a_policy_of_our_name_that_is_not_ours_is_left_alone(existing: Callable[
     assert shop.policies() == {shop.policy: theirs}
 
 
-def test_a_policy_that_an_operator_changed_is_not_deleted(existing: Callable[..., Shop]) -> None:
+def test_a_policy_that_an_operator_changed_is_not_deleted(existing):
     shop = existing()
     shop.command("--yes")
     ours = shop.policies()[shop.policy]
@@ -329,9 +315,7 @@ def test_a_policy_that_an_operator_changed_is_not_deleted(existing: Callable[...
     assert shop.policies() == {}
 
 
-def test_a_user_without_permission_to_write_policies_gets_an_error_and_changes_nothing(
-    existing: Callable[..., Shop],
-) -> None:
+def test_a_user_without_permission_to_write_policies_gets_an_error_and_changes_nothing(existing):
     shop = existing()
     name = f"u{uuid.uuid4().hex[:8]}"
     shop.http.put(f"users/{name}", json={"password": "x", "tags": "management"}).raise_for_status()
@@ -349,16 +333,14 @@ class Cut(Exception):
 
 
 @pytest.mark.parametrize("step", ["put_policy", "queue", "save_adoption", "broadcast"])
-def test_a_command_that_is_cut_off_can_lose_no_message_and_can_be_repeated(
-    existing: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_a_command_that_is_cut_off_can_lose_no_message_and_can_be_repeated(existing, monkeypatch, step):
     shop = existing()
     plan = shop.adopter.plan(shop.queue)
 
-    def cut(*_: Any, **__: Any) -> None:
+    def cut(*_, **__):
         raise Cut
 
-    def interrupted(action: Callable[[], object]) -> None:
+    def interrupted(action):
         with monkeypatch.context() as patch:
             if step == "save_adoption":
                 patch.setattr(adoption, step, cut)
@@ -389,7 +371,7 @@ def test_a_command_that_is_cut_off_can_lose_no_message_and_can_be_repeated(
     assert not facts.in_force
 
 
-def test_a_policy_that_is_gone_is_an_error_that_the_same_command_fixes(existing: Callable[..., Shop]) -> None:
+def test_a_policy_that_is_gone_is_an_error_that_the_same_command_fixes(existing):
     shop = existing()
     shop.command("--yes")
     shop.api.delete_policy(shop.policy)
@@ -403,7 +385,7 @@ def test_a_policy_that_is_gone_is_an_error_that_the_same_command_fixes(existing:
     shop.assert_advances()
 
 
-def test_strict_settings_allow_a_queue_only_while_it_is_adopted(existing: Callable[..., Shop]) -> None:
+def test_strict_settings_allow_a_queue_only_while_it_is_adopted(existing):
     shop_ = existing()
     strict = shop(shop_.lab, strict=True)
     queue = strict.amqp.queues[shop_.queue]
@@ -414,9 +396,7 @@ def test_strict_settings_allow_a_queue_only_while_it_is_adopted(existing: Callab
     assert state_of(strict).differing == {shop_.queue}
 
 
-def test_a_record_that_an_older_version_wrote_is_that_of_a_queue_that_was_not_adopted(
-    existing: Callable[..., Shop],
-) -> None:
+def test_a_record_that_an_older_version_wrote_is_that_of_a_queue_that_was_not_adopted(existing):
     shop = existing()
     apply_plan(shop.lab.connection, shop.plan)
     assert shop.adoption() is None
@@ -438,7 +418,7 @@ NAMES = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters=
 @pytest.mark.brokers
 @given(st.lists(NAMES, min_size=30, max_size=30))
 @examples(0.5)
-def test_the_brokers_own_regular_expressions_match_exactly_the_queue(managed: PrivateBroker, names: list[str]) -> None:
+def test_the_brokers_own_regular_expressions_match_exactly_the_queue(managed, names):
     calls = [
         f"re:run({erlang_binary(name)}, {erlang_binary(pattern_of(queue))}, [{{capture, none}}])"
         for queue in names
@@ -449,7 +429,7 @@ def test_the_brokers_own_regular_expressions_match_exactly_the_queue(managed: Pr
 
 
 @pytest.mark.brokers
-def test_a_policy_applies_to_queues_with_odd_names_and_to_no_other(managed: PrivateBroker) -> None:
+def test_a_policy_applies_to_queues_with_odd_names_and_to_no_other(managed):
     lab = Lab(managed.url, "classic")
     with Management(str(managed.management_url), "/", "guest", "guest") as api:
         for odd in ODD:
@@ -464,7 +444,7 @@ def test_a_policy_applies_to_queues_with_odd_names_and_to_no_other(managed: Priv
     lab.close()
 
 
-def test_line_breaks_are_no_part_of_a_queues_name(classic_lab: Lab) -> None:
+def test_line_breaks_are_no_part_of_a_queues_name(classic_lab):
     name = f"{classic_lab.names.prefix}-break"
     assert classic_lab.channel.queue_declare(f"{name}\n\r", durable=True, auto_delete=False).queue == name
     classic_lab.forget(name)

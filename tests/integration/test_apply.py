@@ -1,7 +1,5 @@
 """Plans are declared in the broker; existing objects are found quickly and not changed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +14,13 @@ from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import quarantine
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
-from tests.support.brokers.lab import HOUR, Lab
+from tests.support.brokers.lab import HOUR
 
 LADDER = Ladder((1000, 2000))
 
 
 @pytest.mark.brokers
-def test_after_an_apply_nothing_drifts(lab: Lab) -> None:
+def test_after_an_apply_nothing_drifts(lab):
     plan = lab.plan(Ladder((1000, 2000), jitter=0.2, lanes=3), {"own": LADDER})
     missing = drift(lab.connection, plan.objects())
     assert {(each.kind, each.name, each.problem) for each in missing} == {
@@ -34,7 +32,7 @@ def test_after_an_apply_nothing_drifts(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_drift_names_missing_and_different_objects_and_changes_nothing(lab: Lab) -> None:
+def test_drift_names_missing_and_different_objects_and_changes_nothing(lab):
     plan = lab.plan(LADDER)
     lab.applied(plan)
     tiers = [queue.name for _, _, queue in plan.delay_queues([plan.ladder])]
@@ -55,7 +53,7 @@ def test_drift_names_missing_and_different_objects_and_changes_nothing(lab: Lab)
 
 
 @pytest.mark.brokers
-def test_an_object_with_other_arguments_is_an_error_with_the_fix(lab: Lab) -> None:
+def test_an_object_with_other_arguments_is_an_error_with_the_fix(lab):
     plan = lab.plan(LADDER)
     lab.origin(plan)
     name = plan.delay_queue(1, 1000).name
@@ -65,7 +63,7 @@ def test_an_object_with_other_arguments_is_an_error_with_the_fix(lab: Lab) -> No
 
 
 @pytest.mark.brokers
-def test_an_apply_declares_deleted_queues_again(lab: Lab) -> None:
+def test_an_apply_declares_deleted_queues_again(lab):
     plan = lab.applied(lab.plan(Ladder((10, 20))))
     lab.channel.queue_delete(plan.delay_queue(1, 10).name)
     lab.channel.queue_delete(quarantine(plan.queue))
@@ -75,7 +73,7 @@ def test_an_apply_declares_deleted_queues_again(lab: Lab) -> None:
     assert len(lab.advance(plan)) == 4
 
 
-def test_an_apply_declares_a_deleted_ladder_exchange_again(lab: Lab) -> None:
+def test_an_apply_declares_a_deleted_ladder_exchange_again(lab):
     plan = lab.applied(lab.plan(Ladder((10,)), {"own": Ladder((20,))}))
     for exchange in plan.objects().exchanges:
         lab.channel.exchange_delete(exchange.name)
@@ -86,7 +84,7 @@ def test_an_apply_declares_a_deleted_ladder_exchange_again(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_a_quick_apply_declares_deleted_objects_again(lab: Lab) -> None:
+def test_a_quick_apply_declares_deleted_objects_again(lab):
     plan = lab.applied(lab.plan(Ladder((10, 20))))
     names, channel = plan.names, lab.channel
     exchanges = (
@@ -110,7 +108,7 @@ def test_a_quick_apply_declares_deleted_objects_again(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_a_quick_apply_binds_queues_that_were_deleted_and_declared_again(lab: Lab) -> None:
+def test_a_quick_apply_binds_queues_that_were_deleted_and_declared_again(lab):
     plan = lab.applied(lab.plan(Ladder((10, 20))))
     for queue in (plan.queue, plan.exhausted):
         lab.channel.queue_delete(queue)
@@ -120,7 +118,7 @@ def test_a_quick_apply_binds_queues_that_were_deleted_and_declared_again(lab: La
         assert len(lab.advance(plan)) == 4, queue
 
 
-def test_a_quick_apply_of_another_plan_is_a_whole_one(lab: Lab) -> None:
+def test_a_quick_apply_of_another_plan_is_a_whole_one(lab):
     plan, own, other = (
         lab.plan(Ladder((10,))),
         lab.plan(Ladder((10,)), {"t": Ladder((10, 10))}),
@@ -141,7 +139,7 @@ def test_a_quick_apply_of_another_plan_is_a_whole_one(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_the_exhausted_queue_may_be_of_any_type(lab: Lab) -> None:
+def test_the_exhausted_queue_may_be_of_any_type(lab):
     other: QueueType = "quorum" if lab.queue_type == "classic" else "classic"
     plan = lab.plan(Ladder((10,)))
     lab.queue(plan.exhausted, **{"x-queue-type": other})
@@ -150,7 +148,7 @@ def test_the_exhausted_queue_may_be_of_any_type(lab: Lab) -> None:
     assert len(lab.advance(plan)) == 3
 
 
-def test_two_queues_of_different_types_share_the_exhausted_queue(lab: Lab) -> None:
+def test_two_queues_of_different_types_share_the_exhausted_queue(lab):
     other: QueueType = "quorum" if lab.queue_type == "classic" else "classic"
     for plan in (
         lab.plan(Ladder((10,)), queue=f"{lab.names.prefix}-1"),
@@ -162,14 +160,14 @@ def test_two_queues_of_different_types_share_the_exhausted_queue(lab: Lab) -> No
 
 
 @pytest.mark.brokers
-def test_ensure_queue_does_not_change_an_existing_queue(lab: Lab) -> None:
+def test_ensure_queue_does_not_change_an_existing_queue(lab):
     name = lab.queue(**{"x-message-ttl": 5})
     ensure_queue(lab.connection, Queue(name, arguments({"x-queue-type": lab.queue_type})))
     assert ready_counts(lab.connection, [name]) == {name: 0}
 
 
 @pytest.mark.brokers
-def test_removing_a_missing_binding_is_no_error(lab: Lab) -> None:
+def test_removing_a_missing_binding_is_no_error(lab):
     queue, exchange = lab.queue(), lab.exchange("direct")
     unbind(lab.channel, Binding(exchange, queue, key="never"))
     unbind(lab.channel, Binding(exchange, exchange, to="exchange", key="never"))
@@ -177,7 +175,7 @@ def test_removing_a_missing_binding_is_no_error(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_removing_a_binding_of_a_missing_exchange_is_no_error(lab: Lab) -> None:
+def test_removing_a_binding_of_a_missing_exchange_is_no_error(lab):
     """`prune` deletes the exchanges of old ladders, which a record may still name."""
     queue = lab.queue()
     unbind(lab.channel, Binding("no-such-exchange", queue))
@@ -186,7 +184,7 @@ def test_removing_a_binding_of_a_missing_exchange_is_no_error(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_an_exchange_of_another_type_is_an_error_with_the_fix(lab: Lab) -> None:
+def test_an_exchange_of_another_type_is_an_error_with_the_fix(lab):
     name = lab.exchange("topic")
     with pytest.raises(TopologyError, match="cannot change them"):
         declare(lab.connection.channel(), Objects(exchanges=(Exchange(name, "direct"),)))
@@ -196,7 +194,7 @@ def test_an_exchange_of_another_type_is_an_error_with_the_fix(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_the_broker_takes_the_longest_ttl_and_no_longer_one(lab: Lab) -> None:
+def test_the_broker_takes_the_longest_ttl_and_no_longer_one(lab):
     longest = Ladder((MAX_TTL_MS,))
     plan = lab.applied(lab.plan(longest))
     lab.publish(plan.queue)
@@ -212,9 +210,7 @@ def test_the_broker_takes_the_longest_ttl_and_no_longer_one(lab: Lab) -> None:
 # -- many queues -------------------------------------------------------------------------------------------------------
 
 
-def test_a_quick_apply_that_finds_all_declared_waits_for_few_answers_and_binds_two_queues(
-    classic_lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quick_apply_that_finds_all_declared_waits_for_few_answers_and_binds_two_queues(classic_lab, monkeypatch):
     lab = classic_lab
     plan = lab.plan(Ladder((10_000, 60_000, 600_000, HOUR, 2 * HOUR)), {"own": LADDER})
     sent: list[Any] = []
@@ -222,7 +218,7 @@ def test_a_quick_apply_that_finds_all_declared_waits_for_few_answers_and_binds_t
     answers = 0
     send = Channel.send_method
 
-    def counting(channel: Channel, method: Any, *arguments: Any, **more: Any) -> Any:
+    def counting(channel, method, *arguments, **more):
         nonlocal answers
         sent.append(method)
         if method == spec.Queue.Bind:
@@ -242,7 +238,7 @@ def test_a_quick_apply_that_finds_all_declared_waits_for_few_answers_and_binds_t
 
 
 @pytest.mark.brokers
-def test_a_plan_is_applied_for_any_queue_name(lab: Lab) -> None:
+def test_a_plan_is_applied_for_any_queue_name(lab):
     for name in ("a.first", "a.retry.1", "a@1", "return", "with space", "Ünïcode.日本", "x" * 150):
         plan: LadderPlan = lab.applied(lab.plan(LADDER, queue=f"{lab.names.prefix}-{name}"))
         assert drift(lab.connection, plan.objects()) == []

@@ -1,14 +1,10 @@
 """A user's tests on a real broker: a worker in a thread of the test, and worker processes with the same clock."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from celery import Celery, chain, chord
@@ -27,13 +23,13 @@ Start = Callable[..., BrokerLadder]
 
 
 @pytest.fixture
-def app() -> Iterator[Celery]:
+def app():
     app = Celery("shop", broker="amqp://user@broker.invalid//", backend="redis://results.invalid")
     app.conf.rmq_delay = {"tiers": ["10s", "1m", "1h"], "queues": {"mails": {"tiers": ["1m"], "repeat_last": True}}}
     celery_rmq_delay.install(app)
 
     @app.task(base=RetryableTask, bind=True, name="charge", shared=False)
-    def charge(self: Any, fails: int) -> int:
+    def charge(self, fails):
         if self.request.retries < fails:
             raise ConnectionError("The gateway does not answer.")
         return self.request.retries
@@ -43,7 +39,7 @@ def app() -> Iterator[Celery]:
 
 
 @pytest.mark.slow
-def test_the_same_test_passes_on_a_real_broker(app: Celery, rmq_worker: Start) -> None:
+def test_the_same_test_passes_on_a_real_broker(app, rmq_worker):
     charge, ladder = app.tasks["charge"], rmq_worker(app)
     story = ladder.run(charge.s(3))
     assert story.waits == [10, 60, 3600]
@@ -52,7 +48,7 @@ def test_the_same_test_passes_on_a_real_broker(app: Celery, rmq_worker: Start) -
     exhausted(ladder.run(charge.s(9)), reason="retries_used", exception=ConnectionError)
 
 
-def test_the_tiers_are_the_brokers_and_last_as_long_as_the_clock_sets(app: Celery, rmq_worker: Start) -> None:
+def test_the_tiers_are_the_brokers_and_last_as_long_as_the_clock_sets(app, rmq_worker):
     charge, ladder = app.tasks["charge"], rmq_worker(app, shortest="300ms", longest="1s")
     story = ladder.send(charge.s(1).set(queue="mails"))
     short = state_of(app).ladder("mails", charge).tiers_ms[0]
@@ -64,11 +60,9 @@ def test_the_tiers_are_the_brokers_and_last_as_long_as_the_clock_sets(app: Celer
         assert ready_counts(connection, [f"mails.retry.1.{short}ms"]) == {f"mails.retry.1.{short}ms": 0}
 
 
-def test_a_worker_that_lacks_a_hook_logs_it_and_retries_as_celery_does(
-    app: Celery, rmq_worker: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_that_lacks_a_hook_logs_it_and_retries_as_celery_does(app, rmq_worker, monkeypatch, caplog):
     @app.task(base=RetryableTask, bind=True, name="refund", shared=False)
-    def refund(self: Any) -> int:
+    def refund(self):
         if not self.request.retries:
             raise self.retry(countdown=0.1)
         return int(self.request.retries)
@@ -86,18 +80,18 @@ def test_a_worker_that_lacks_a_hook_logs_it_and_retries_as_celery_does(
         assert set(ready_counts(connection, ["celery.quarantine", "celery.retry.1.10s"]).values()) == {None}
 
 
-def test_chains_chords_and_results_work(app: Celery, rmq_worker: Start) -> None:
+def test_chains_chords_and_results_work(app, rmq_worker):
     charge = app.tasks["charge"]
     rmq_worker(app)
     assert chain(charge.si(1), charge.si(2)).delay().get(timeout=SECONDS) == 2
     assert chord([charge.si(1), charge.si(0)])(charge.si(1)).get(timeout=SECONDS) == 1
 
 
-def test_exact_delays_are_short_as_well(app: Celery, rmq_worker: Start) -> None:
+def test_exact_delays_are_short_as_well(app, rmq_worker):
     charge = app.tasks["charge"]
 
     @app.task(base=RetryableTask, bind=True, shared=False)
-    def poll(self: Any) -> str:
+    def poll(self):
         if not self.request.retries:
             raise self.retry(countdown=24 * 3600)
         return "a day later"
@@ -107,7 +101,7 @@ def test_exact_delays_are_short_as_well(app: Celery, rmq_worker: Start) -> None:
     assert ladder.run(charge.s(0).set(countdown=3600)).result == 0
 
 
-def test_the_story_of_an_endless_ladder_can_be_read_on_its_way(app: Celery, rmq_worker: Start) -> None:
+def test_the_story_of_an_endless_ladder_can_be_read_on_its_way(app, rmq_worker):
     charge, ladder = app.tasks["charge"], rmq_worker(app)
     result = ladder.send(charge.s(10**6).set(queue="mails"))
     story = ladder.wait(result, until=lambda story: len(story.parked) >= 3)
@@ -116,11 +110,11 @@ def test_the_story_of_an_endless_ladder_can_be_read_on_its_way(app: Celery, rmq_
         ladder.wait(result, timeout=0.1)
 
 
-def test_messages_are_settled_by_the_packages_own_request(app: Celery, rmq_worker: Start) -> None:
+def test_messages_are_settled_by_the_packages_own_request(app, rmq_worker):
     asked = []
 
     @app.task(base=RetryableTask, bind=True, shared=False)
-    def look(self: Any) -> None:
+    def look(self):
         asked.append(self.Request)
         asked.append(self.request.get("rmq_delay"))
 
@@ -129,14 +123,14 @@ def test_messages_are_settled_by_the_packages_own_request(app: Celery, rmq_worke
     assert asked[1].queue == "celery"
 
 
-def test_threads_run_several_tasks_at_once(app: Celery, rmq_worker: Start) -> None:
+def test_threads_run_several_tasks_at_once(app, rmq_worker):
     charge, ladder = app.tasks["charge"], rmq_worker(app, pool="threads", concurrency=4)
     results = [ladder.send(charge.s(2)) for _ in range(8)]
     for result in results:
         recovered(ladder.wait(result), after=2)
 
 
-def test_app_logging_and_default_app_are_restored(app: Celery, rmq_vhost: str) -> None:
+def test_app_logging_and_default_app_are_restored(app, rmq_vhost):
     delay = state_of(app)
     before = dict(vars(delay)), list(app.amqp.queues), list(logging.getLogger().handlers)
     current = celery_current_app._get_current_object()  # type: ignore[attr-defined]
@@ -168,9 +162,7 @@ def charge(self):
 
 
 @pytest.mark.slow
-def test_a_worker_process_gets_the_clock_from_the_environment(
-    rmq_vhost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_process_gets_the_clock_from_the_environment(rmq_vhost, tmp_path, monkeypatch):
     (tmp_path / "clock_shop.py").write_text(SHOP)
     monkeypatch.syspath_prepend(tmp_path)
     import clock_shop  # type: ignore[import-not-found]

@@ -1,18 +1,15 @@
 """Calls at the end of a transaction of Django, as Celery's own tasks have them in a Django project."""
 
-from __future__ import annotations
-
 import pytest
 from django.db import transaction
 
 from celery_rmq_delay.amqp.apply import ready_counts
-from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import shop
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.versions]
 
 
-def test_calls_on_commit_are_published_by_the_commit_and_not_by_a_rollback(lab: Lab) -> None:
+def test_calls_on_commit_are_published_by_the_commit_and_not_by_a_rollback(lab):
     app = shop(lab)
     task, queue = app.tasks["shop.charge"], lab.queue(app.conf.task_default_queue)
     with transaction.atomic():

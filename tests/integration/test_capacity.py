@@ -1,19 +1,15 @@
 """The objects that `rmq-delay capacity` counts are those that an apply declares."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from kombu import Connection
 
 from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.app.exact import ExactDelays
-from celery_rmq_delay.ladders import Ladder, QueueType
+from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import Names
 from celery_rmq_delay.settings.parser import parse_settings
-from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.counts import Counts, ladder_counts, levels_counts
 from celery_rmq_delay.topology.ladder import LadderPlan
@@ -22,10 +18,10 @@ from celery_rmq_delay.topology.transition import apply_plan
 ORIGINS = ("payments", "mails", "imports")
 
 
-def counted(broker: Any, vhost: str) -> Counts:
+def counted(broker, vhost):
     """Count the objects of a vhost without those that every vhost has."""
 
-    def count(module: str, entry: str, condition: str = "true") -> int:
+    def count(module, entry, condition="true"):
         field = "source_name" if module == "rabbit_binding" else "name"
         listed = f'{module}:info_all(<<"{vhost}">>, [{field}])'
         return int(broker.evaluate(f"length([1 || [{entry}] <- {listed}, {condition}])"))
@@ -42,9 +38,7 @@ def counted(broker: Any, vhost: str) -> Counts:
 @pytest.mark.parametrize(
     "ladder", [Ladder((1000, 2000, 3000)), Ladder((1000, 2000), 0.2, 3, repeat_last=True)], ids=str
 )
-def test_the_objects_of_three_origin_queues_are_as_counted(
-    own_broker: PrivateBroker, queue_type: QueueType, ladder: Ladder
-) -> None:
+def test_the_objects_of_three_origin_queues_are_as_counted(own_broker, queue_type, ladder):
     vhost = f"capacity-{queue_type}-{ladder.id}"
     url = own_broker.vhost(vhost)
     try:

@@ -1,8 +1,5 @@
 """Leftovers of Celery's native delayed delivery."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,17 +16,15 @@ from celery_rmq_delay.operations.celery_native_delay import (
     remove,
 )
 from celery_rmq_delay.operations.doctor import examine
-from celery_rmq_delay.operations.results import Finding
-from tests.support.brokers.movers import Movers
 
 
-def finding(movers: Movers) -> Finding | None:
+def finding(movers):
     found = examine(movers.app, use_management=False)
     return next((each for each in found if each.code == "celery-native"), None)
 
 
 @pytest.mark.brokers
-def test_the_doctor_reports_messages_then_empty_queues_and_otherwise_nothing(movers: Movers) -> None:
+def test_the_doctor_reports_messages_then_empty_queues_and_otherwise_nothing(movers):
     assert find_leftovers(movers.connection) is None
     assert finding(movers) is None
     movers.declare_celery_native()
@@ -46,7 +41,7 @@ def test_the_doctor_reports_messages_then_empty_queues_and_otherwise_nothing(mov
     assert "migrate --from celery-native --remove`" in found.fix
 
 
-def test_queues_that_are_still_used_are_no_leftover(make_movers: Callable[..., Movers]) -> None:
+def test_queues_that_are_still_used_are_no_leftover(make_movers):
     movers = make_movers()
     movers.declare_celery_native()
     found = finding(movers)
@@ -55,11 +50,11 @@ def test_queues_that_are_still_used_are_no_leftover(make_movers: Callable[..., M
     assert "exact_for to 'all'" in found.fix
 
 
-def test_a_level_that_is_gone_is_not_counted() -> None:
+def test_a_level_that_is_gone_is_not_counted():
     assert "3 messages" in describe(Leftovers({"a": 1, "b": 2}), used=False)[0]
 
 
-def test_bindings_that_celery_made_are_undone_and_the_users_own_stay(movers: Movers) -> None:
+def test_bindings_that_celery_made_are_undone_and_the_users_own_stay(movers):
     movers.declare_celery_native()
     bound = {("orders", "shop", "#.orders.key"), ("mails", "shop", "#.mails.key")}
     assert set(added_bindings(movers.app)) == bound
@@ -74,7 +69,7 @@ def test_bindings_that_celery_made_are_undone_and_the_users_own_stay(movers: Mov
 
 
 @pytest.mark.brokers
-def test_a_waiting_message_keeps_all_levels_and_an_interrupted_removal_goes_on(movers: Movers) -> None:
+def test_a_waiting_message_keeps_all_levels_and_an_interrupted_removal_goes_on(movers):
     movers.declare_celery_native()
     movers.call_celery_native(5000)
     movers.holds(1, *level_names())
@@ -95,7 +90,7 @@ def test_a_waiting_message_keeps_all_levels_and_an_interrupted_removal_goes_on(m
 
 
 @pytest.mark.brokers
-def test_a_level_whose_messages_another_client_holds_stays(movers: Movers) -> None:
+def test_a_level_whose_messages_another_client_holds_stays(movers):
     movers.declare_celery_native()
     movers.call_celery_native(5000)
     movers.holds(1, *level_names())
@@ -112,7 +107,7 @@ def test_a_level_whose_messages_another_client_holds_stays(movers: Movers) -> No
     assert movers.lab.get("orders", ack=True).body == b"it returns by the bindings"
 
 
-def test_the_bindings_of_a_queue_that_is_bound_with_a_hash_are_its_own(movers: Movers) -> None:
+def test_the_bindings_of_a_queue_that_is_bound_with_a_hash_are_its_own(movers):
     every: Any = movers.app.amqp.queues["orders"]
     every.routing_key = "#.orders.key"
     assert added_bindings(movers.app) == [("mails", "shop", "#.mails.key")]

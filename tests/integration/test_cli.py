@@ -1,13 +1,9 @@
 """The commands as a user types them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import amqp
 import pytest
@@ -17,18 +13,18 @@ from celery_rmq_delay import RetryableTask, install
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.apply import drift, ready_counts
 from celery_rmq_delay.testing.servers.host import free_port
-from tests.support.brokers.lab import HOUR, Lab
+from tests.support.brokers.lab import HOUR
 from tests.support.brokers.lab_app import opened, park, plan_of, shop
 from tests.support.commands import data, run
 from tests.support.corpus import corpus
 from tests.support.waiting import SECONDS, wait_for
 
 
-def wait_parked(lab: Lab, app: Celery, count: int) -> None:
+def wait_parked(lab, app, count):
     wait_for(lambda: data(app, "status")["queues"][0]["parked"] == count, f"{count} parked")
 
 
-def test_a_fresh_vhost_is_planned_applied_and_then_as_planned(lab: Lab) -> None:
+def test_a_fresh_vhost_is_planned_applied_and_then_as_planned(lab):
     app = shop(lab)
     plan = plan_of(lab, app)
     text = run(app, "plan", code=2).output
@@ -50,7 +46,7 @@ def test_a_fresh_vhost_is_planned_applied_and_then_as_planned(lab: Lab) -> None:
     assert "nothing to do" in run(changed, "plan").output
 
 
-def test_the_queue_of_events_is_planned_applied_counted_and_watched(classic_lab: Lab) -> None:
+def test_the_queue_of_events_is_planned_applied_counted_and_watched(classic_lab):
     app, _ = opened(classic_lab, events=True, events_max_length=1000)
     name = classic_lab.names.events
     assert f"events:\n  + queue {name}\n" in run(app, "plan", code=2).output
@@ -64,7 +60,7 @@ def test_the_queue_of_events_is_planned_applied_counted_and_watched(classic_lab:
     assert "900 of at most 1000 events wait" in run(app, "doctor", "--no-management", code=1).output
 
 
-def test_a_plan_without_the_management_api_warns_that_bindings_are_not_compared(classic_lab: Lab) -> None:
+def test_a_plan_without_the_management_api_warns_that_bindings_are_not_compared(classic_lab):
     app, _ = opened(classic_lab)
     run(app, "apply")
     address = f"http://127.0.0.1:{free_port()}"
@@ -75,12 +71,12 @@ def test_a_plan_without_the_management_api_warns_that_bindings_are_not_compared(
     assert data(app, "plan", "--no-management")[0]["unbound"] is None
 
 
-def test_plan_and_doctor_name_the_tasks_that_may_outlive_the_time_out(classic_lab: Lab) -> None:
+def test_plan_and_doctor_name_the_tasks_that_may_outlive_the_time_out(classic_lab):
     app, _ = opened(classic_lab)
     for name, limit in (("short", 600), ("long", 3600)):
 
         @app.task(name=name, base=RetryableTask, shared=False, time_limit=limit)
-        def task() -> None: ...
+        def task(): ...
 
     run(app, "apply")
     planned = run(app, "plan", "--no-management")
@@ -90,7 +86,7 @@ def test_plan_and_doctor_name_the_tasks_that_may_outlive_the_time_out(classic_la
     assert "set consumer_timeout in rabbitmq.conf" in finding["fix"]
 
 
-def test_an_object_that_apply_cannot_change_is_reported_with_exit_code_1(classic_lab: Lab) -> None:
+def test_an_object_that_apply_cannot_change_is_reported_with_exit_code_1(classic_lab):
     app, plan = opened(classic_lab)
     delay_queue = plan.delay_queue(1, HOUR).name
     classic_lab.channel.queue_delete(delay_queue)
@@ -99,7 +95,7 @@ def test_an_object_that_apply_cannot_change_is_reported_with_exit_code_1(classic
     assert "rmq-delay doctor" in run(app, "apply", code=1).output
 
 
-def test_an_origin_queue_without_dead_lettering_is_left_and_logged(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_origin_queue_without_dead_lettering_is_left_and_logged(lab, caplog):
     app = shop(lab)
     plan = plan_of(lab, app)
     lab.queue(plan.queue)
@@ -107,7 +103,7 @@ def test_an_origin_queue_without_dead_lettering_is_left_and_logged(lab: Lab, cap
     assert "forwarded" in caplog.text
 
 
-def test_the_state_is_a_table_with_the_parked_messages(lab: Lab) -> None:
+def test_the_state_is_a_table_with_the_parked_messages(lab):
     app, plan = opened(lab)
     park(lab, plan, "a", "b")
     wait_parked(lab, app, 2)
@@ -117,9 +113,7 @@ def test_the_state_is_a_table_with_the_parked_messages(lab: Lab) -> None:
     assert lines[-2:] == [f"exhausted ({plan.exhausted}): 0 messages", "exact delays (levels, unit 1s): 0 waiting"]
 
 
-def test_the_doctor_ends_with_1_only_when_an_operator_has_to_act(
-    classic_lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_doctor_ends_with_1_only_when_an_operator_has_to_act(classic_lab, monkeypatch):
     app, plan = opened(classic_lab)
     run(app, "apply")
     monkeypatch.setitem(sys.modules, "httpx", None)  # as without the extra `management`
@@ -130,7 +124,7 @@ def test_the_doctor_ends_with_1_only_when_an_operator_has_to_act(
     monkeypatch.undo()
     classic_lab.publish(plan.exhausted)
 
-    def codes() -> set[str]:
+    def codes():
         return {each["code"] for each in data(app, "doctor", "--no-management")}
 
     wait_for(lambda: codes() - {"broker-version"} == {"exhausted", "consumer-timeout"}, "the notes")
@@ -140,7 +134,7 @@ def test_the_doctor_ends_with_1_only_when_an_operator_has_to_act(
     assert "-> Run `celery -A shop rmq-delay apply`" in text
 
 
-def test_a_parked_task_is_released_and_a_second_time_not_found(lab: Lab) -> None:
+def test_a_parked_task_is_released_and_a_second_time_not_found(lab):
     app, plan = opened(lab)
     park(lab, plan, "a", "b")
     wait_parked(lab, app, 2)
@@ -151,7 +145,7 @@ def test_a_parked_task_is_released_and_a_second_time_not_found(lab: Lab) -> None
     assert data(app, "release", "--all", "--queue", plan.queue, "--tier", "60m")["released"] == ["b"]
 
 
-def test_a_queue_that_neither_the_app_nor_the_broker_has_gets_no_ladder(classic_lab: Lab) -> None:
+def test_a_queue_that_neither_the_app_nor_the_broker_has_gets_no_ladder(classic_lab):
     app, plan = opened(classic_lab)
     refused = run(app, "apply", "--queue", "paymnets", code=1).output
     assert "neither the app nor the broker has a queue of this name" in refused
@@ -160,18 +154,18 @@ def test_a_queue_that_neither_the_app_nor_the_broker_has_gets_no_ladder(classic_
     assert f"{elsewhere}:" in run(app, "plan", "--queue", elsewhere, code=2).output
 
 
-def test_all_parked_tasks_are_released_only_of_a_named_queue(classic_lab: Lab) -> None:
+def test_all_parked_tasks_are_released_only_of_a_named_queue(classic_lab):
     app, _ = opened(classic_lab)
     assert "--all needs --queue" in run(app, "release", "--all", code=2).output
     assert "--tier" in run(app, "release", "a", "--tier", "soon", code=2).output
 
 
-def bury(lab: Lab, queue: str, *task_ids: str, **headers: Any) -> None:
+def bury(lab, queue, *task_ids, **headers):
     for task_id in task_ids:
         lab.publish(queue, headers={"id": task_id, "task": "shop.charge", **headers})
 
 
-def test_exhausted_tasks_are_listed_sent_back_and_discarded(lab: Lab) -> None:
+def test_exhausted_tasks_are_listed_sent_back_and_discarded(lab):
     app, plan = opened(lab)
     bury(lab, plan.exhausted, "a", "b", "c", "d", **{h.QUEUE: plan.queue, h.EXCEPTION: "shop.errors.Lost"})
     lines = run(app, "exhausted", "list", "--exception", "Lost", "--limit", "2").output.splitlines()
@@ -187,7 +181,7 @@ def test_exhausted_tasks_are_listed_sent_back_and_discarded(lab: Lab) -> None:
     wait_for(lambda: run(app, "exhausted", "list").output == "No exhausted message matches.\n")
 
 
-def test_a_message_that_cannot_be_requeued_is_reported_with_exit_code_1(lab: Lab) -> None:
+def test_a_message_that_cannot_be_requeued_is_reported_with_exit_code_1(lab):
     app, plan = opened(lab)
     bury(lab, plan.exhausted, "a")
     refused = run(app, "exhausted", "requeue", "--all", code=1).output
@@ -197,13 +191,13 @@ def test_a_message_that_cannot_be_requeued_is_reported_with_exit_code_1(lab: Lab
 
 
 @pytest.mark.parametrize("command", ["adopt --queue shop", "uninstall", "exhausted discard --all"])
-def test_a_command_with_json_does_not_ask_and_needs_yes(classic_lab: Lab, command: str) -> None:
+def test_a_command_with_json_does_not_ask_and_needs_yes(classic_lab, command):
     app, _ = opened(classic_lab)
     output = run(app, *command.split(), "--json", code=2).output
     assert "--json does not ask for confirmation: add --yes." in output
 
 
-def test_an_origin_queue_is_deleted_and_its_messages_can_be_requeued(lab: Lab) -> None:
+def test_an_origin_queue_is_deleted_and_its_messages_can_be_requeued(lab):
     app = shop(lab)
     plan = plan_of(lab, app)
     run(app, "apply")
@@ -223,7 +217,7 @@ def test_an_origin_queue_is_deleted_and_its_messages_can_be_requeued(lab: Lab) -
     assert sorted(lab.get(plan.queue, ack=True).body for _ in range(2)) == ["back", "parked"]
 
 
-def test_a_retired_ladder_is_pruned(lab: Lab) -> None:
+def test_a_retired_ladder_is_pruned(lab):
     _, old = opened(lab, tiers=["3h"])
     app = shop(lab)
     run(app, "apply")
@@ -232,7 +226,7 @@ def test_a_retired_ladder_is_pruned(lab: Lab) -> None:
     assert run(app, "prune", "--no-management").output == "Nothing to prune.\n"
 
 
-def test_one_queue_of_several_can_be_named(classic_lab: Lab) -> None:
+def test_one_queue_of_several_can_be_named(classic_lab):
     lab = classic_lab
     other = f"{lab.names.prefix}-other"
     app = shop(lab, queues={other: {"tiers": ["5h"]}, "left-alone": False})
@@ -246,7 +240,7 @@ def test_one_queue_of_several_can_be_named(classic_lab: Lab) -> None:
 
 
 @corpus("command", ["plan", "apply", "status", "prune", "exhausted list", "release x"])
-def test_a_missing_broker_is_one_line_without_the_password(command: str) -> None:
+def test_a_missing_broker_is_one_line_without_the_password(command):
     app = Celery("shop", broker=f"amqp://guest:secret@127.0.0.1:{free_port()}//", set_as_current=False)
     install(app)
     (line,) = run(app, *command.split(), code=1).output.splitlines()
@@ -254,7 +248,7 @@ def test_a_missing_broker_is_one_line_without_the_password(command: str) -> None
     assert "refused" in line
 
 
-def test_a_missing_install_and_another_transport_are_one_line() -> None:
+def test_a_missing_install_and_another_transport_are_one_line():
     app = Celery("shop", broker="memory://", set_as_current=False)
     (line,) = run(app, "status", code=1).output.splitlines()
     assert "celery_rmq_delay.install(app)" in line
@@ -282,7 +276,7 @@ def ping():
 """
 
 
-def test_the_celery_command_finds_the_tasks_of_the_project(classic_lab: Lab, tmp_path: Path) -> None:
+def test_the_celery_command_finds_the_tasks_of_the_project(classic_lab, tmp_path):
     lab, queue = classic_lab, f"{classic_lab.names.prefix}-q"
     (tmp_path / "proj.py").write_text(PROJECT.format(url=lab.url, queue=queue, prefix=lab.names.prefix))
     (tmp_path / "proj_tasks.py").write_text(TASKS)

@@ -1,16 +1,13 @@
 """The command `migrate` as a user types it."""
 
-from __future__ import annotations
-
 import pytest
 
 from celery_rmq_delay.operations.celery_native_delay import level_names
-from tests.support.brokers.movers import Movers
 from tests.support.commands import data, run
 
 
 @pytest.mark.brokers
-def test_a_dry_run_a_migration_and_a_removal(movers: Movers) -> None:
+def test_a_dry_run_a_migration_and_a_removal(movers):
     app = movers.app
     movers.declare_celery_native()
     movers.call_celery_native(5000, 6000)
@@ -33,7 +30,7 @@ def test_a_dry_run_a_migration_and_a_removal(movers: Movers) -> None:
     assert text == "celery-native: 0 messages waited.\n0 wait there now.\n"
 
 
-def test_poison_messages_are_reported_with_exit_code_1_and_a_removal_needs_the_api(movers: Movers) -> None:
+def test_poison_messages_are_reported_with_exit_code_1_and_a_removal_needs_the_api(movers):
     app = movers.app
     movers.declare_celery_native()
     movers.put(".".join("0" * 23 + "10000") + ".unknown", b"x", exchange="celery_delayed_27")
@@ -56,7 +53,7 @@ def test_poison_messages_are_reported_with_exit_code_1_and_a_removal_needs_the_a
         (["--from", "hold", "--management-url", "http://127.0.0.1:9"], "No management API"),
     ],
 )
-def test_a_migration_that_cannot_be_done_is_one_line(movers: Movers, arguments: list[str], problem: str) -> None:
+def test_a_migration_that_cannot_be_done_is_one_line(movers, arguments, problem):
     (line,) = run(movers.app, "migrate", *arguments, code=1).output.splitlines()
     assert line.startswith("Error: ")
     assert problem in line
@@ -71,7 +68,7 @@ def test_a_migration_that_cannot_be_done_is_one_line(movers: Movers, arguments: 
         (["--from", "levels", "--source-unit", "soon"], "--source-unit"),
     ],
 )
-def test_options_that_exclude_each_other_are_wrong_options(movers: Movers, arguments: list[str], problem: str) -> None:
+def test_options_that_exclude_each_other_are_wrong_options(movers, arguments, problem):
     assert f"Error: {problem}" in run(movers.app, "migrate", *arguments, code=2).output.replace(
         "Error: --remove moves all messages first: ", "Error: "
     )

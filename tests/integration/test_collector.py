@@ -1,16 +1,12 @@
 """From the queues of a real broker into the tables of a real database."""
 
-from __future__ import annotations
-
 import json
 import logging
 import random
 import signal
 import threading
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from io import StringIO
-from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
@@ -24,7 +20,6 @@ from celery_rmq_delay.contrib.django.collecting import batches as writing
 from celery_rmq_delay.contrib.django.collecting import status as watching
 from celery_rmq_delay.contrib.django.collecting.consumer import Consumer
 from celery_rmq_delay.contrib.django.collecting.database import Database as Collected
-from celery_rmq_delay.contrib.django.collecting.facts import Reading
 from celery_rmq_delay.contrib.django.collecting.status import Health
 from celery_rmq_delay.contrib.django.models import (
     Attempt,
@@ -36,19 +31,18 @@ from celery_rmq_delay.contrib.django.models import (
     UnreadableMessage,
 )
 from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, RECOVERED
-from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.host import free_port
 from tests.support.django import shop
-from tests.support.django.collecting import Rig, ended, events_of
+from tests.support.django.collecting import ended, events_of
 from tests.support.django.reported import event, life, message
 from tests.support.waiting import wait_for
 
 
-def state_of_each() -> dict[str, str]:
+def state_of_each():
     return dict(TaskRecord.objects.values_list("task_id", "state"))
 
 
-def test_events_and_exhausted_messages_come_into_the_tables_and_leave_the_queues(rig: Rig) -> None:
+def test_events_and_exhausted_messages_come_into_the_tables_and_leave_the_queues(rig):
     rig.send(event("a", PARKED), event("b", PARKED), event("b", RECOVERED, 1), event("c", EXHAUSTED, 3), message("c"))
     rig.collect()
     assert state_of_each() == {"a": TaskState.PARKED, "b": TaskState.RECOVERED, "c": TaskState.EXHAUSTED}
@@ -56,7 +50,7 @@ def test_events_and_exhausted_messages_come_into_the_tables_and_leave_the_queues
     assert rig.left() == 0
 
 
-def test_the_command_drains_the_queues_and_ends(rig: Rig) -> None:
+def test_the_command_drains_the_queues_and_ends(rig):
     rig.send(*(event(f"t{number}") for number in range(300)), *(message(f"x{number}") for number in range(30)))
     with rig.command("--once", "--batch", "100") as process:
         code, output = ended(process)
@@ -65,7 +59,7 @@ def test_the_command_drains_the_queues_and_ends(rig: Rig) -> None:
     assert rig.left() == 0
 
 
-def test_health_is_reported_over_http_and_by_a_file_and_sigterm_finishes_pending_work(rig: Rig, tmp_path: Path) -> None:
+def test_health_is_reported_over_http_and_by_a_file_and_sigterm_finishes_pending_work(rig, tmp_path):
     file, port = tmp_path / "healthy", free_port()
     with rig.command("--batch", "20000", "--http", f":{port}", "--health-file", str(file)) as process:
         wait_for(file.exists, "the file")
@@ -80,9 +74,7 @@ def test_health_is_reported_over_http_and_by_a_file_and_sigterm_finishes_pending
 
 
 @pytest.mark.slow
-def test_a_health_file_that_cannot_be_written_does_not_stop_the_collector(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_health_file_that_cannot_be_written_does_not_stop_the_collector(rig, tmp_path, monkeypatch, caplog):
     """Its folder disappears, then a file is in its place, then the folder is back."""
     monkeypatch.setattr(watching, "_TOUCH", 0.0)
     caplog.set_level(logging.INFO)
@@ -91,7 +83,7 @@ def test_a_health_file_that_cannot_be_written_does_not_stop_the_collector(
     health = Health(folder / "healthy")
     folder.rmdir()
 
-    def logged() -> list[str]:
+    def logged():
         return [each for each in caplog.messages if "--health-file" in each]
 
     with rig.collecting(health):
@@ -114,7 +106,7 @@ def test_a_health_file_that_cannot_be_written_does_not_stop_the_collector(
 
 
 @pytest.mark.slow
-def test_a_health_file_in_a_missing_folder_is_refused_before_anything_is_read(rig: Rig, tmp_path: Path) -> None:
+def test_a_health_file_in_a_missing_folder_is_refused_before_anything_is_read(rig, tmp_path):
     rig.send(event("t"))
     with rig.command("--once", "--health-file", str(tmp_path / "away" / "healthy")) as process:
         code, output = ended(process)
@@ -126,7 +118,7 @@ def test_a_health_file_in_a_missing_folder_is_refused_before_anything_is_read(ri
     assert (rig.left(), TaskRecord.objects.count()) == (1, 0)
 
 
-def test_small_batches_are_written_when_they_are_old(rig: Rig) -> None:
+def test_small_batches_are_written_when_they_are_old(rig):
     with rig.collecting(age=0.05):
         rig.send(event("t", occurred_at=datetime.now(timezone.utc)))
         wait_for(state_of_each, "the task")
@@ -134,7 +126,7 @@ def test_small_batches_are_written_when_they_are_old(rig: Rig) -> None:
     assert Tally.objects.get().parked == 1
 
 
-def outage(tasks: int) -> list[Any]:
+def outage(tasks):
     """Return events and messages of so many tasks, three times each, in random order; a tenth is exhausted."""
     reported: list[Any] = []
     for number in range(tasks):
@@ -146,7 +138,7 @@ def outage(tasks: int) -> list[Any]:
     return reported
 
 
-def assert_everything_is_there_once(tasks: int) -> None:
+def assert_everything_is_there_once(tasks):
     exhausted = tasks // 10
     counted = Tally.objects.aggregate(parked=Sum("parked"), recovered=Sum("recovered"), exhausted=Sum("exhausted"))
     assert counted == {
@@ -160,7 +152,7 @@ def assert_everything_is_there_once(tasks: int) -> None:
     assert (Payload.objects.count(), UnreadableMessage.objects.count()) == (exhausted, 0)
 
 
-def test_several_collectors_share_the_work_and_count_everything_once(rig: Rig) -> None:
+def test_several_collectors_share_the_work_and_count_everything_once(rig):
     with rig.collecting(batch=40, age=0.05), rig.collecting(batch=70, age=0.05), rig.collecting(batch=55, age=0.05):
         rig.send(*outage(500))
         wait_for(lambda: TaskRecord.objects.count() == 500 and rig.left() == 0, "empty queues", pause=0.1)
@@ -168,9 +160,7 @@ def test_several_collectors_share_the_work_and_count_everything_once(rig: Rig) -
     assert_everything_is_there_once(500)
 
 
-def test_a_broker_that_restarts_is_waited_for(
-    rig: Rig, own_broker: PrivateBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broker_that_restarts_is_waited_for(rig, own_broker, caplog):
     rig.send(*outage(300))
     with rig.collecting(batch=20) as health:
         wait_for(TaskRecord.objects.exists, "the first batch")
@@ -183,7 +173,7 @@ def test_a_broker_that_restarts_is_waited_for(
 
 
 @pytest.mark.slow
-def test_a_collector_without_a_broker_reports_it(rig: Rig) -> None:
+def test_a_collector_without_a_broker_reports_it(rig):
     port, closed = free_port(), free_port()
     with rig.command("--http", f":{port}", BROKER_URL=f"amqp://guest:guest@127.0.0.1:{closed}//") as process:
         answer = wait_for(lambda: refused(port, "The broker"), "503")
@@ -192,7 +182,7 @@ def test_a_collector_without_a_broker_reports_it(rig: Rig) -> None:
     assert code == 0, output
 
 
-def refused(port: int, problem: str) -> Any:
+def refused(port, problem):
     """Return the status of an unhealthy collector; None until it reports ``problem``."""
     try:
         urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60)
@@ -205,7 +195,7 @@ def refused(port: int, problem: str) -> Any:
     return None
 
 
-def test_without_a_place_for_messages_the_exhausted_ones_stay_in_the_broker(rig: Rig) -> None:
+def test_without_a_place_for_messages_the_exhausted_ones_stay_in_the_broker(rig):
     rig.send(event("t", EXHAUSTED, 3), message("t"))
     with shop.of(shop.make(rig.url), store_payload="never"):
         call_command("rmq_delay_collect", "--once", stdout=StringIO())
@@ -213,14 +203,12 @@ def test_without_a_place_for_messages_the_exhausted_ones_stay_in_the_broker(rig:
     assert (rig.left(), Payload.objects.count()) == (1, 0)
 
 
-def test_a_stop_after_an_outage_acks_nothing_behind_the_batch_that_it_leaves(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_after_an_outage_acks_nothing_behind_the_batch_that_it_leaves(rig, monkeypatch):
     """The next batch may be written by then, but acking it would ack the batch before it, too."""
     monkeypatch.setattr(writing, "FIRST_PAUSE", 60.0)
     write, is_away = Collected.write, threading.Event()
 
-    def away_once(self: Collected, batch: Sequence[Reading]) -> None:
+    def away_once(self, batch):
         if not is_away.is_set():
             is_away.set()
             raise OperationalError("the database is away")
@@ -238,13 +226,11 @@ def test_a_stop_after_an_outage_acks_nothing_behind_the_batch_that_it_leaves(
 
 
 @pytest.mark.parametrize("state", [TaskState.EXHAUSTED, TaskState.DISCARDED, TaskState.REQUEUED])
-def test_messages_that_come_again_after_their_commit_are_not_collected_twice(
-    rig: Rig, state: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_that_come_again_after_their_commit_are_not_collected_twice(rig, state, monkeypatch):
     """The connection is lost between commit and ack; meanwhile a user has acted on the tasks."""
     ack, lost = Consumer.ack, list[int]()
 
-    def losing(self: Consumer, tag: int) -> None:
+    def losing(self, tag):
         if not lost:
             lost.append(tag)
             TaskRecord.objects.update(state=state)
@@ -260,7 +246,7 @@ def test_messages_that_come_again_after_their_commit_are_not_collected_twice(
     assert [(found, bytes(body)) for found, body in kept] == [(state, body) for body in bodies]
 
 
-def test_several_collectors_lose_no_message_of_a_reused_task_id(rig: Rig) -> None:
+def test_several_collectors_lose_no_message_of_a_reused_task_id(rig):
     bodies = [f"[[{number}], {{}}, {{}}]".encode() for number in range(60)]
     with rig.collecting(batch=7, age=0.02), rig.collecting(batch=11, age=0.02):
         rig.send(*(message(f"t{number % 5}", number % 3, body=body) for number, body in enumerate(bodies)))

@@ -1,16 +1,13 @@
 """The collector writes history files, and acks only messages that are in them."""
 
-from __future__ import annotations
-
 import threading
-from pathlib import Path
 
 import pytest
 
 from celery_rmq_delay.contrib.django.collecting import collector as collecting
 from celery_rmq_delay.contrib.django.models import CollectorStatus, TaskRecord
 from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, RECOVERED, ROLLUP
-from tests.support.django.collecting import Rig, ended
+from tests.support.django.collecting import ended
 from tests.support.django.history import rows
 from tests.support.django.reported import event, message
 from tests.support.waiting import SECONDS, wait_for
@@ -19,16 +16,16 @@ pytestmark = pytest.mark.parametrize("database", ["postgres"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
-def history(rig: Rig, tmp_path: Path) -> None:
+def history(rig, tmp_path):
     """Let the collectors of the rig write files."""
     rig.history = str(tmp_path)
 
 
-def ids(folder: Path) -> set[str]:
+def ids(folder):
     return {row["event_id"] for row in rows(folder)}
 
 
-def test_events_and_exhausted_messages_come_into_the_files(rig: Rig, tmp_path: Path) -> None:
+def test_events_and_exhausted_messages_come_into_the_files(rig, tmp_path):
     events = [event("a", PARKED), event("b", RECOVERED, 1), event("r", ROLLUP, ok_count=7)]
     rig.send(*events, message("c"), b"nonsense")
     rig.collect()
@@ -39,7 +36,7 @@ def test_events_and_exhausted_messages_come_into_the_files(rig: Rig, tmp_path: P
     assert found["r"]["ok_count"] == 7
 
 
-def test_events_are_in_the_tables_before_their_file_is_due_because_it_is_old(rig: Rig, tmp_path: Path) -> None:
+def test_events_are_in_the_tables_before_their_file_is_due_because_it_is_old(rig, tmp_path):
     with rig.collecting(file_age=3600):
         rig.send(event("a"))
         wait_for(lambda: TaskRecord.objects.exists(), "the tables")
@@ -53,16 +50,14 @@ def test_events_are_in_the_tables_before_their_file_is_due_because_it_is_old(rig
         wait_for(lambda: len(rows(tmp_path)) == 3, "the next file")
 
 
-def test_a_file_is_due_when_it_is_full(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_due_when_it_is_full(rig, tmp_path, monkeypatch):
     monkeypatch.setattr(collecting, "FILE_MESSAGES", 200)
     with rig.collecting(batch=100, file_age=3600):
         rig.send(*(event(f"t{number}") for number in range(1000)))
         wait_for(lambda: len(ids(tmp_path)) >= 800, "files of what is full")
 
 
-def test_an_unreachable_place_stops_the_collector_until_it_returns_and_nothing_is_acked(
-    rig: Rig, tmp_path: Path
-) -> None:
+def test_an_unreachable_place_stops_the_collector_until_it_returns_and_nothing_is_acked(rig, tmp_path):
     place = tmp_path / "mount"
     rig.history = str(place)
     rig.send(*(event(f"t{number}") for number in range(300)))
@@ -81,7 +76,7 @@ def test_an_unreachable_place_stops_the_collector_until_it_returns_and_nothing_i
     assert TaskRecord.objects.count() == 300
 
 
-def test_events_that_were_in_no_file_are_collected_again_after_a_lost_connection(rig: Rig, tmp_path: Path) -> None:
+def test_events_that_were_in_no_file_are_collected_again_after_a_lost_connection(rig, tmp_path):
     stop = threading.Event()
     collector = rig.collector(stop, file_age=3600, max_seconds=60)
     thread = threading.Thread(target=collector.run)
@@ -98,7 +93,7 @@ def test_events_that_were_in_no_file_are_collected_again_after_a_lost_connection
 
 
 @pytest.mark.slow
-def test_the_command_writes_files_and_refuses_an_invalid_place(rig: Rig, tmp_path: Path) -> None:
+def test_the_command_writes_files_and_refuses_an_invalid_place(rig, tmp_path):
     rig.send(*(event(f"t{number}") for number in range(100)))
     with rig.command("--once", HISTORY_URL=str(tmp_path)) as process:
         code, output = ended(process)

@@ -1,20 +1,14 @@
 """The log of the collector's command, with and without logging of the project."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support import ROOT
 from tests.support.brokers.connections import close_connections
-from tests.support.django.collecting import Rig, ended
-from tests.support.django.databases import Database
+from tests.support.django.collecting import ended
 from tests.support.django.reported import event, message
 from tests.support.waiting import SECONDS
 
@@ -22,7 +16,7 @@ LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING) (.+)")
 
 
 @pytest.mark.slow
-def test_without_logging_of_the_project_each_line_has_a_time_and_a_level(rig: Rig, database: Database) -> None:
+def test_without_logging_of_the_project_each_line_has_a_time_and_a_level(rig, database):
     rig.send(event("a"), event("b"), b"no event", b"none\n", message("x"))
     with rig.command("--once") as process:
         code, output = ended(process)
@@ -44,7 +38,7 @@ def test_without_logging_of_the_project_each_line_has_a_time_and_a_level(rig: Ri
 
 
 @pytest.mark.slow
-def test_logging_of_the_project_is_used_as_it_is(rig: Rig, tmp_path: Path) -> None:
+def test_logging_of_the_project_is_used_as_it_is(rig, tmp_path):
     (tmp_path / "own_settings.py").write_text(
         """
 from shop.settings import *
@@ -68,7 +62,7 @@ LOGGING = {
     )
 
 
-def test_a_lost_connection_and_the_next_one_are_logged(rig: Rig, rmq_broker: Any) -> None:
+def test_a_lost_connection_and_the_next_one_are_logged(rig, rmq_broker):
     with rig.command() as process:
         assert process.stdout is not None
         lines = list(until("INFO Connected to the broker", process.stdout))
@@ -82,7 +76,7 @@ def test_a_lost_connection_and_the_next_one_are_logged(rig: Rig, rmq_broker: Any
     assert "INFO Ended: 0 events" in lines[-1]
 
 
-def until(end: str, lines: Iterable[str]) -> Iterator[str]:
+def until(end, lines):
     """Yield lines up to the first one that ends so."""
     for line in lines:
         yield line

@@ -1,9 +1,6 @@
 """A running collector: its metrics over HTTP, its alerts over HTTP."""
 
-from __future__ import annotations
-
 import signal
-from typing import Any
 
 import httpx
 import pytest
@@ -12,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from celery_rmq_delay.events.schema import EXHAUSTED
 from celery_rmq_delay.testing.servers.host import free_port
 from tests.support import ROOT
-from tests.support.django.collecting import Rig, ended
+from tests.support.django.collecting import ended
 from tests.support.django.receivers import webhook
 from tests.support.django.reported import event
 from tests.support.waiting import BUSY, wait_for
@@ -23,7 +20,7 @@ RMQ_DELAY = {"NOTIFY": {"webhook": "%s"}}
 """
 
 
-def scraped(url: str) -> dict[tuple[str, ...], float]:
+def scraped(url):
     answer = httpx.get(f"{url}/metrics", timeout=BUSY)
     assert (answer.status_code, answer.headers["Content-Type"].partition(";")[0]) == (200, "text/plain")
     found = [sample for family in parse(answer.text) for sample in family.samples]
@@ -31,7 +28,7 @@ def scraped(url: str) -> dict[tuple[str, ...], float]:
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_metrics_are_served_and_alerts_are_sent(rig: Rig, tmp_path: Any) -> None:
+def test_metrics_are_served_and_alerts_are_sent(rig, tmp_path):
     url = f"http://127.0.0.1:{(port := free_port())}"
     with webhook() as hook:
         (tmp_path / "notified.py").write_text(SETTINGS % hook.url)

@@ -1,11 +1,7 @@
 """Messages of Celery's protocol 1, which have the task's name and id in the body: rows, previews and requeues."""
 
-from __future__ import annotations
-
 import json
 import pickle
-from collections.abc import Iterator
-from typing import Any
 
 import amqp
 import kombu
@@ -17,7 +13,6 @@ from celery_rmq_delay.contrib.django.services.operations.requests import run
 from celery_rmq_delay.contrib.django.services.payloads import preview
 from celery_rmq_delay.events.schema import EXHAUSTED
 from tests.support.django import shop
-from tests.support.django.collecting import Rig
 from tests.support.django.desk import Desk, frozen
 from tests.support.django.reported import event
 from tests.support.waiting import wait_for
@@ -27,28 +22,28 @@ ARGS, KWARGS = [1234, {"password": "hunter2"}], {"currency": "EUR", "api_key": "
 
 
 @pytest.fixture
-def desk(rmq_vhost: str, database: Any) -> Iterator[Desk]:
+def desk(rmq_vhost, database):
     with shop.of(shop.make(rmq_vhost), broker_timeout=30):
         yield Desk(rmq_vhost)
 
 
-def encoded(text: str | bytes) -> bytes:
+def encoded(text):
     return text.encode() if isinstance(text, str) else bytes(text)
 
 
-def body(**more: Any) -> dict[str, Any]:
+def body(**more):
     made = {"task": "orders.tasks.charge", "id": "p1", "args": ARGS, "kwargs": KWARGS, "taskset": "g1", "retries": 0}
     return {**made, **more}
 
 
-def old(content: object = None, content_type: str = "application/json", **properties: Any) -> amqp.Message:
+def old(content=None, content_type="application/json", **properties):
     """Return an exhausted message of protocol 1."""
     encoded = content if isinstance(content, bytes) else json.dumps(body() if content is None else content)
     values = {"content_type": content_type, "content_encoding": "utf-8", "delivery_mode": 2, **properties}
     return amqp.Message(encoded, application_headers=OURS, **values)
 
 
-def as_celery_sends_it(rig: Rig) -> amqp.Message:
+def as_celery_sends_it(rig):
     """Return the message that Celery publishes with ``task_protocol = 1``."""
     app = rig.delay.app
     made = app.amqp.as_task_v1("p1", "orders.tasks.charge", ARGS, KWARGS)
@@ -62,9 +57,7 @@ def as_celery_sends_it(rig: Rig) -> amqp.Message:
 
 @pytest.mark.parametrize("sent", ["by Celery", "with a correlation id", "without a correlation id"])
 @pytest.mark.parametrize("order", ["event first", "message first", "no event"])
-def test_a_message_of_protocol_1_gets_the_row_of_its_task_and_can_be_requeued(
-    desk: Desk, rig: Rig, sent: str, order: str
-) -> None:
+def test_a_message_of_protocol_1_gets_the_row_of_its_task_and_can_be_requeued(desk, rig, sent, order):
     message = old(correlation_id="p1") if sent == "with a correlation id" else old()
     if sent == "by Celery":
         message = as_celery_sends_it(rig)
@@ -101,7 +94,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_message_of_protocol_1_is_kept_and_can_be_requeued(desk: Desk, rig: Rig, name: str) -> None:
+def test_a_hostile_message_of_protocol_1_is_kept_and_can_be_requeued(desk, rig, name):
     rig.send(HOSTILE[name])
     rig.collect()
     assert TaskRecord.objects.get().state == TaskState.EXHAUSTED

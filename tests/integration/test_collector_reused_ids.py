@@ -1,18 +1,15 @@
 """Ids that are used again, collected from a real broker: what is kept is compared with a ledger of what was sent."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.django import reused
-from tests.support.django.collecting import Rig
 from tests.support.django.reused import FIRSTS, Second, of_first
 
 SENT = [name for name, first in FIRSTS.items() if "unreadable" not in first.sent]
 
 
 @pytest.mark.parametrize("order", ["before", "after", "together"])
-def test_the_messages_of_ids_that_are_used_twice_are_kept_and_acked(rig: Rig, order: str) -> None:
+def test_the_messages_of_ids_that_are_used_twice_are_kept_and_acked(rig, order):
     uses = {f"{name} {same}": Second(same, 1, 0, False, order) for name in SENT for same in (False, True)}
     firsts = {task_id: FIRSTS[task_id.rpartition(" ")[0]] for task_id in uses}
     rig.send(*(of_first(task_id, name) for task_id, first in firsts.items() for name in first.sent))

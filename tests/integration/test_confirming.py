@@ -1,9 +1,6 @@
 """The connection on which a worker publishes copies: it never blocks the worker."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -16,11 +13,10 @@ from kombu.asynchronous import Hub
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.exceptions import PublishError, UnroutableError
-from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.worker.confirming import ConfirmingConnection
 from tests.support.brokers.alarms import alarm
-from tests.support.brokers.lab import Lab, contents
-from tests.support.brokers.proxy import Proxy, elsewhere
+from tests.support.brokers.lab import contents
+from tests.support.brokers.proxy import elsewhere
 from tests.support.waiting import BUSY, wait_for
 
 
@@ -29,7 +25,7 @@ class Consumer:
 
     hostname = "w@test"
 
-    def __init__(self, connection: Any, *, hub: bool = True) -> None:
+    def __init__(self, connection, *, hub=True):
         self.connection_errors = connection.connection_errors
         self.hub = Hub() if hub else None
         self.timer: Any = self.hub.timer if self.hub else Timer()
@@ -39,7 +35,7 @@ class Consumer:
 class Copies:
     """A `ConfirmingConnection` with the results of its callbacks."""
 
-    def __init__(self, url: str, *, hub: bool = True, heartbeat: float = 0) -> None:
+    def __init__(self, url, *, hub=True, heartbeat=0):
         self.source = kombu.Connection(url, heartbeat=heartbeat)
         self.source.connect()
         self.consumer = Consumer(self.source, hub=hub)
@@ -51,22 +47,22 @@ class Copies:
         self.connection = ConfirmingConnection(self.consumer, self.source, on_missing, lock=self.lock)
         self.connection.open()
 
-    def publish(self, body: str, queue: str = "", exchange: str = "") -> None:
-        def done(error: PublishError | None) -> None:
+    def publish(self, body, queue="", exchange=""):
+        def done(error):
             assert body not in self.answers, "called twice"
             self.answers[body] = error
 
         self.connection.publish(amqp.Message(body, delivery_mode=2), Route(exchange, queue), done)
 
-    def run(self, until: Callable[[], Any]) -> None:
+    def run(self, until):
         """Run the event loop until a condition is true."""
         wait_for(lambda: until() or self.turn(), "it in the event loop", pause=0)
 
-    def turn(self) -> None:
+    def turn(self):
         if self.consumer.hub is not None:
             self.consumer.hub.run_once()
 
-    def close(self) -> None:
+    def close(self):
         self.connection.close()
         if self.consumer.hub is not None:
             self.consumer.hub.close()
@@ -76,11 +72,11 @@ class Copies:
 
 
 @pytest.fixture
-def make_copies(lab: Lab) -> Iterator[Callable[..., Copies]]:
+def make_copies(lab):
     """A function that connects for copies, to a broker or to a proxy before it."""
     made: list[Copies] = []
 
-    def make(url: str = "", **options: Any) -> Copies:
+    def make(url="", **options):
         made.append(Copies(url or lab.url, **options))
         return made[-1]
 
@@ -89,15 +85,13 @@ def make_copies(lab: Lab) -> Iterator[Callable[..., Copies]]:
         copies.close()
 
 
-def through(proxy: Proxy, lab: Lab) -> str:
+def through(proxy, lab):
     return elsewhere(lab.url, proxy.port)
 
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("hub", [True, False], ids=["event loop", "threads"])
-def test_each_publish_is_called_back_with_the_answer_of_the_broker(
-    lab: Lab, make_copies: Callable[..., Copies], hub: bool
-) -> None:
+def test_each_publish_is_called_back_with_the_answer_of_the_broker(lab, make_copies, hub):
     queue, copies = lab.queue(), make_copies(hub=hub)
     for number in range(20):
         copies.publish(f"good {number}", queue)
@@ -109,18 +103,16 @@ def test_each_publish_is_called_back_with_the_answer_of_the_broker(
         assert isinstance(copies.answers[f"missing {number}"], UnroutableError)
 
 
-def test_a_thread_that_settles_and_the_one_that_reads_confirms_do_not_wait_for_each_other(
-    lab: Lab, make_copies: Callable[..., Copies]
-) -> None:
+def test_a_thread_that_settles_and_the_one_that_reads_confirms_do_not_wait_for_each_other(lab, make_copies):
     queue, copies = lab.queue(), make_copies(hub=False)
     confirmed, both = threading.Event(), threading.Event()
 
-    def done(_error: PublishError | None) -> None:
+    def done(_error):
         confirmed.set()
         with copies.lock:  # as the end of an attempt is recorded
             both.set()
 
-    def settle() -> None:
+    def settle():
         with copies.lock:
             copies.connection.publish(amqp.Message("first"), Route("", queue), done)
             confirmed.wait(0.5)  # the reader may be in the callback now; it must not be
@@ -131,9 +123,7 @@ def test_a_thread_that_settles_and_the_one_that_reads_confirms_do_not_wait_for_e
     wait_for(lambda: "second" in copies.answers, seconds=BUSY)
 
 
-def test_a_probe_detects_an_alarm_of_the_broker(
-    classic_lab: Lab, own_broker: PrivateBroker, make_copies: Callable[..., Copies]
-) -> None:
+def test_a_probe_detects_an_alarm_of_the_broker(classic_lab, own_broker, make_copies):
     copies = make_copies()
     with alarm(own_broker):
         copies.connection.probe()
@@ -143,9 +133,7 @@ def test_a_probe_detects_an_alarm_of_the_broker(
 
 
 @pytest.mark.brokers
-def test_copies_left_unconfirmed_by_a_lost_connection_are_published_again(
-    lab: Lab, proxy: Proxy, make_copies: Callable[..., Copies]
-) -> None:
+def test_copies_left_unconfirmed_by_a_lost_connection_are_published_again(lab, proxy, make_copies):
     queue, copies = lab.queue(), make_copies(through(proxy, lab))
     copies.publish("answered", queue)
     copies.run(lambda: "answered" in copies.answers)
@@ -164,9 +152,7 @@ def test_copies_left_unconfirmed_by_a_lost_connection_are_published_again(
 
 
 @pytest.mark.slow
-def test_a_connection_on_which_the_broker_is_silent_is_opened_again(
-    lab: Lab, proxy: Proxy, make_copies: Callable[..., Copies]
-) -> None:
+def test_a_connection_on_which_the_broker_is_silent_is_opened_again(lab, proxy, make_copies):
     queue, copies = lab.queue(), make_copies(through(proxy, lab), heartbeat=2)
     proxy.hold()
     copies.publish("unread", queue)
@@ -175,9 +161,7 @@ def test_a_connection_on_which_the_broker_is_silent_is_opened_again(
 
 
 @pytest.mark.brokers
-def test_a_message_that_ends_the_channel_is_refused_and_doubles_no_other_twice(
-    lab: Lab, make_copies: Callable[..., Copies]
-) -> None:
+def test_a_message_that_ends_the_channel_is_refused_and_doubles_no_other_twice(lab, make_copies):
     queue, copies = lab.queue(), make_copies()
     for number in range(10):
         copies.publish(str(number), queue)
@@ -195,9 +179,7 @@ def test_a_message_that_ends_the_channel_is_refused_and_doubles_no_other_twice(
     assert len(bodies) <= 11, "only what was written before the first end of a channel can be there twice"
 
 
-def test_the_end_of_a_worker_waits_for_confirms_but_not_in_an_alarm(
-    classic_lab: Lab, own_broker: PrivateBroker, make_copies: Callable[..., Copies], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_end_of_a_worker_waits_for_confirms_but_not_in_an_alarm(classic_lab, own_broker, make_copies, caplog):
     queue, copies = classic_lab.queue(), make_copies()
     copies.publish("before", queue)
     copies.connection.drain(BUSY)

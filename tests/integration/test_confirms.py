@@ -1,9 +1,6 @@
 """Callbacks run after the broker has confirmed the message."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -27,10 +24,8 @@ from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.exceptions import NackedError, OutcomeUnknownError, PublishError, UnroutableError
 from celery_rmq_delay.headers import without_dead_letters
 from celery_rmq_delay.publish import forward
-from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers import parking
 from tests.support.brokers.alarms import alarm
-from tests.support.brokers.lab import Lab
 from tests.support.waiting import BUSY
 
 pytestmark = pytest.mark.brokers
@@ -38,37 +33,37 @@ pytestmark = pytest.mark.brokers
 FULL = {"x-max-length": 1, "x-overflow": "reject-publish"}
 
 
-def message(body: str = "body") -> amqp.Message:
+def message(body="body"):
     return amqp.Message(body, delivery_mode=2)
 
 
 class Answers:
     """Collects the callbacks of a `ConfirmingPublisher`."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.found: dict[Any, PublishError | None] = {}
 
-    def of(self, name: Any) -> Callable[[PublishError | None], None]:
-        def done(error: PublishError | None) -> None:
+    def of(self, name):
+        def done(error):
             assert name not in self.found, "called twice"
             self.found[name] = error
 
         return done
 
 
-def drain(publisher: ConfirmingPublisher, seconds: float = BUSY) -> None:
+def drain(publisher, seconds=BUSY):
     """Read answers until all have arrived, or until none arrives for some seconds."""
     with suppress(OSError):
         publisher.wait(seconds)
 
 
-def test_a_message_that_the_broker_has_is_published(lab: Lab) -> None:
+def test_a_message_that_the_broker_has_is_published(lab):
     queue = lab.queue()
     publisher_on(lab.channel).send(message("there"), Route("", queue))
     assert lab.get(queue, ack=True).body == "there"
 
 
-def test_a_message_that_reaches_no_queue_is_an_error_with_the_fix(lab: Lab) -> None:
+def test_a_message_that_reaches_no_queue_is_an_error_with_the_fix(lab):
     with pytest.raises(UnroutableError, match=r"for 'no-such-queue': run `celery -A \S+ rmq-delay apply`"):
         publisher_on(lab.channel).send(message(), Route("", "no-such-queue"))
     queue = lab.queue()
@@ -76,7 +71,7 @@ def test_a_message_that_reaches_no_queue_is_an_error_with_the_fix(lab: Lab) -> N
     assert lab.get(queue, ack=True)
 
 
-def fill(lab: Lab) -> str:
+def fill(lab):
     queue = lab.queue(**FULL)
     with pytest.raises(NackedError):
         for _ in range(10):  # quorum queues take a few more
@@ -84,13 +79,13 @@ def fill(lab: Lab) -> str:
     return queue
 
 
-def test_a_message_that_the_broker_refuses_is_an_error(lab: Lab) -> None:
+def test_a_message_that_the_broker_refuses_is_an_error(lab):
     queue = fill(lab)
     with pytest.raises(NackedError, match=queue):
         publisher_on(lab.channel).send(message(), Route("", queue))
 
 
-def test_each_message_on_a_channel_gets_its_own_answer_whatever_else_was_published_there(lab: Lab) -> None:
+def test_each_message_on_a_channel_gets_its_own_answer_whatever_else_was_published_there(lab):
     good, full = lab.queue(), fill(lab)
     publisher = publisher_on(lab.channel)
     for _ in range(3):
@@ -101,7 +96,7 @@ def test_each_message_on_a_channel_gets_its_own_answer_whatever_else_was_publish
     assert publisher.waiting == 0
 
 
-def test_a_channel_that_an_error_has_closed_gets_answers_again_after_it_is_open_again(lab: Lab) -> None:
+def test_a_channel_that_an_error_has_closed_gets_answers_again_after_it_is_open_again(lab):
     good, full = lab.queue(), fill(lab)
     for _ in range(2):
         publisher_on(lab.channel).send(message(), Route("", good))
@@ -111,13 +106,13 @@ def test_a_channel_that_an_error_has_closed_gets_answers_again_after_it_is_open_
             publisher_on(lab.channel).send(message(), Route("", full))
 
 
-def test_a_returned_message_in_another_encoding_is_unroutable(lab: Lab) -> None:
+def test_a_returned_message_in_another_encoding_is_unroutable(lab):
     latin = amqp.Message("\xe4".encode("latin-1"), content_encoding="latin-1")
     with pytest.raises(UnroutableError):
         publisher_on(lab.channel).send(latin, Route("", "no-such-queue"))
 
 
-def test_the_publisher_waits_for_no_answer_where_the_app_has_set_confirm_publish(lab: Lab) -> None:
+def test_the_publisher_waits_for_no_answer_where_the_app_has_set_confirm_publish(lab):
     full, answers = fill(lab), Answers()
     with kombu.Connection(lab.connection.as_uri(include_password=True)) as connection:
         connection.transport_options = {"confirm_publish": True}
@@ -128,7 +123,7 @@ def test_the_publisher_waits_for_no_answer_where_the_app_has_set_confirm_publish
     assert isinstance(answers.found["full"], NackedError)
 
 
-def test_the_publisher_calls_back_with_the_answer_of_the_broker(lab: Lab) -> None:
+def test_the_publisher_calls_back_with_the_answer_of_the_broker(lab):
     good, full, answers = lab.queue(), fill(lab), Answers()
     publisher = ConfirmingPublisher(confirming_channel(lab.connection))
     for number in range(50):
@@ -145,7 +140,7 @@ def test_the_publisher_calls_back_with_the_answer_of_the_broker(lab: Lab) -> Non
     assert {lab.get(good, ack=True).body for _ in range(50)} == {str(number) for number in range(50)}
 
 
-def test_publishing_does_not_wait(lab: Lab) -> None:
+def test_publishing_does_not_wait(lab):
     queue, answers = lab.queue(), Answers()
     publisher = ConfirmingPublisher(confirming_channel(lab.connection))
     publisher.publish(message(), Route("", queue), answers.of("first"))
@@ -154,11 +149,11 @@ def test_publishing_does_not_wait(lab: Lab) -> None:
     assert answers.found == {"first": None}
 
 
-def test_a_callback_may_publish_again(lab: Lab) -> None:
+def test_a_callback_may_publish_again(lab):
     queue, answers = lab.queue(), Answers()
     publisher = ConfirmingPublisher(confirming_channel(lab.connection))
 
-    def again(error: PublishError | None) -> None:
+    def again(error):
         answers.of("first")(error)
         for number in range(3):
             publisher.publish(message(), Route("", queue), answers.of(number))
@@ -168,7 +163,7 @@ def test_a_callback_may_publish_again(lab: Lab) -> None:
     assert answers.found == {"first": None, 0: None, 1: None, 2: None}
 
 
-def test_a_message_that_finds_its_queue_on_the_next_connection_is_not_unroutable(lab: Lab) -> None:
+def test_a_message_that_finds_its_queue_on_the_next_connection_is_not_unroutable(lab):
     answers, queue = Answers(), lab.queue()
     lab.channel.queue_delete(queue)
     with kombu.Connection(lab.connection.as_uri(include_password=True)) as lost:
@@ -185,7 +180,7 @@ def test_a_message_that_finds_its_queue_on_the_next_connection_is_not_unroutable
     assert lab.get(queue, ack=True).body == "late"
 
 
-def test_a_confirm_after_its_queue_may_have_expired_is_no_proof() -> None:
+def test_a_confirm_after_its_queue_may_have_expired_is_no_proof():
     leased = Route("", "level", leased=(Queue("level"),), lease_ms=5000)
     pending = _Pending(1, amqp.Message(), leased, print, sent_at=time.monotonic())
     assert pending.error is None
@@ -194,17 +189,17 @@ def test_a_confirm_after_its_queue_may_have_expired_is_no_proof() -> None:
     assert replace(pending, route=replace(leased, leased=())).error is None
 
 
-def test_after_pending_waits_for_earlier_publishes_only(lab: Lab) -> None:
+def test_after_pending_waits_for_earlier_publishes_only(lab):
     queue = lab.queue()
     order: list[int | str] = []
     publisher = ConfirmingPublisher(confirming_channel(lab.connection))
     publisher.after_pending(lambda: order.append("nothing to wait for"))
     assert order == ["nothing to wait for"]
 
-    def publish(number: int) -> None:
+    def publish(number):
         """Publish messages one after the other: each answer starts the next publish, so that one is always pending."""
 
-        def done(error: PublishError | None) -> None:
+        def done(error):
             assert error is None
             order.append(number)
             if number < 50:
@@ -222,7 +217,7 @@ def test_after_pending_waits_for_earlier_publishes_only(lab: Lab) -> None:
     assert len(order) == 1 + 51 + 1
 
 
-def test_no_callback_is_called_for_a_lost_connection(lab: Lab) -> None:
+def test_no_callback_is_called_for_a_lost_connection(lab):
     """The originals are unacked, so the broker delivers them again."""
     queue, answers = lab.queue(), Answers()
     connection = lab.connect()
@@ -234,7 +229,7 @@ def test_no_callback_is_called_for_a_lost_connection(lab: Lab) -> None:
     assert publisher.waiting == 1
 
 
-def test_a_queue_deleted_between_two_publishes_fails_the_second_only(classic_lab: Lab) -> None:
+def test_a_queue_deleted_between_two_publishes_fails_the_second_only(classic_lab):
     lab = classic_lab
     queue, answers = lab.queue(), Answers()
     publisher = ConfirmingPublisher(confirming_channel(lab.connection))
@@ -247,14 +242,12 @@ def test_a_queue_deleted_between_two_publishes_fails_the_second_only(classic_lab
     assert isinstance(answers.found["second"], UnroutableError)
 
 
-def test_a_call_after_one_without_a_confirm_gets_a_confirm_of_its_own(
-    lab: Lab, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_after_one_without_a_confirm_gets_a_confirm_of_its_own(lab, own_broker, monkeypatch):
     """Otherwise the late confirm of the first would count for the next one, which the broker refuses here."""
     good, full = lab.queue(), fill(lab)
     exact = parking.exact_delays(exact_queue_type="classic")
 
-    def call(queue: str, body: str) -> None:
+    def call(queue, body):
         with forward.confirming(app) as producer:
             redirect = forward.Redirect(producer, exact, Route("", queue))
             redirect.publish(body, retry=True, retry_policy=app.conf.task_publish_retry_policy)
@@ -274,7 +267,7 @@ def test_a_call_after_one_without_a_confirm_gets_a_confirm_of_its_own(
     assert "before" in bodies[0]
 
 
-def test_a_copy_has_the_body_and_properties_of_the_message_and_no_expiration(lab: Lab) -> None:
+def test_a_copy_has_the_body_and_properties_of_the_message_and_no_expiration(lab):
     queue, other = lab.queue(), lab.queue()
     body = b"\x80\x00\xff raw bytes"
     lab.publish(

@@ -1,12 +1,8 @@
 """An origin queue is deleted, to be declared again with other arguments, without losing messages."""
 
-from __future__ import annotations
-
 import time
-from typing import Any
 
 import pytest
-from kombu.message import Message
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp import apply
@@ -18,31 +14,29 @@ from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.operations import deletion
 from celery_rmq_delay.operations.deletion import Deletion, delete_origin
 from celery_rmq_delay.operations.exhausted import describe
-from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology.ladder import LadderPlan
 from tests.support.brokers.alarms import slow_disk
-from tests.support.brokers.lab import HOUR, Lab, contents
+from tests.support.brokers.lab import HOUR, contents
 from tests.support.brokers.switching import lose_record
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.brokers
 
 
-def delete(lab: Lab, plan: LadderPlan) -> Deletion:
+def delete(lab, plan):
     return delete_origin(lab.connection, plan, Objects(), None)
 
 
-def parked(lab: Lab, plan: LadderPlan) -> None:
+def parked(lab, plan):
     lab.publish(plan.queue, "parked")
     lab.reject(lab.get(plan.queue))
     wait_for(lambda: lab.counts(plan), "the message in its delay queue")
 
 
-def exists(lab: Lab, queue: str) -> bool:
+def exists(lab, queue):
     return ready_counts(lab.connection, [queue])[queue] is not None
 
 
-def test_an_empty_queue_without_consumers_is_deleted_and_parked_messages_stay(lab: Lab) -> None:
+def test_an_empty_queue_without_consumers_is_deleted_and_parked_messages_stay(lab):
     plan = lab.applied(lab.plan(Ladder((HOUR,))))
     parked(lab, plan)
 
@@ -52,7 +46,7 @@ def test_an_empty_queue_without_consumers_is_deleted_and_parked_messages_stay(la
     assert lab.counts(plan) == {plan.delay_queue(1, HOUR).name: 1}
 
 
-def test_a_queue_with_consumers_is_kept_with_its_bindings(lab: Lab) -> None:
+def test_a_queue_with_consumers_is_kept_with_its_bindings(lab):
     plan = lab.applied(lab.plan(Ladder((1000,))))
     parked(lab, plan)
     tag = lab.channel.basic_consume(plan.queue, callback=lambda _message: None)
@@ -62,7 +56,7 @@ def test_a_queue_with_consumers_is_kept_with_its_bindings(lab: Lab) -> None:
     assert contents(lab.get(plan.queue, ack=True)) == b"parked"
 
 
-def test_returned_messages_are_exhausted_with_their_attempts_and_first_route(lab: Lab) -> None:
+def test_returned_messages_are_exhausted_with_their_attempts_and_first_route(lab):
     plan = lab.applied(lab.plan(Ladder((100,))))
     exchange = lab.exchange("direct")
     lab.channel.queue_bind(plan.queue, exchange, "key")
@@ -83,15 +77,13 @@ def test_returned_messages_are_exhausted_with_their_attempts_and_first_route(lab
     assert [(each.headers[h.EXCHANGE], each.headers[h.ROUTING_KEY]) for each in found] == [(exchange, "key")] * 2
 
 
-def test_a_message_that_is_due_while_its_queue_is_deleted_is_exhausted(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_that_is_due_while_its_queue_is_deleted_is_exhausted(lab, monkeypatch):
     plan = lab.applied(lab.plan(Ladder((1000,))))
     parked(lab, plan)
     delete_unused = apply.delete_unused
     due: list[bytes] = []
 
-    def wait_first(*given: object) -> bool:
+    def wait_first(*given):
         due.extend([] if due else [contents(lab.get(plan.exhausted, ack=True))])
         return delete_unused(*given)  # type: ignore[arg-type]
 
@@ -100,15 +92,13 @@ def test_a_message_that_is_due_while_its_queue_is_deleted_is_exhausted(
     assert due == [b"parked"]
 
 
-def test_a_queue_in_which_a_message_arrives_meanwhile_is_kept_and_messages_come_back_to_it(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queue_in_which_a_message_arrives_meanwhile_is_kept_and_messages_come_back_to_it(lab, monkeypatch):
     plan = lab.applied(lab.plan(Ladder((1000,))))
     parked(lab, plan)
     delete_unused = apply.delete_unused
     published: list[str] = []
 
-    def publish_first(*given: object) -> bool:
+    def publish_first(*given):
         if "late" not in published:
             published.append("late")
             lab.publish(plan.queue, "late")
@@ -122,13 +112,11 @@ def test_a_queue_in_which_a_message_arrives_meanwhile_is_kept_and_messages_come_
     assert [contents(lab.get(plan.queue, ack=True)) for _ in range(2)] == [b"late", b"parked"]
 
 
-def test_a_process_that_hangs_after_it_has_counted_deletes_no_quorum_queue(
-    quorum_lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_hangs_after_it_has_counted_deletes_no_quorum_queue(quorum_lab, monkeypatch):
     name, inspect_queue = quorum_lab.queue(), apply.inspect_queue
     monkeypatch.setattr(apply, "_FRESH", 0.1)
 
-    def hang(*given: Any) -> Any:
+    def hang(*given):
         found = inspect_queue(*given)
         quorum_lab.publish(name, "came meanwhile")
         time.sleep(0.2)  # the hang
@@ -140,7 +128,7 @@ def test_a_process_that_hangs_after_it_has_counted_deletes_no_quorum_queue(
     assert contents(quorum_lab.get(name, ack=True)) == b"came meanwhile"
 
 
-def test_a_queue_with_more_messages_than_one_scan_takes_is_deleted(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_with_more_messages_than_one_scan_takes_is_deleted(lab, monkeypatch):
     plan = lab.applied(lab.plan(Ladder((HOUR,))))
     for number in range(5):
         lab.publish(plan.queue, str(number))
@@ -148,14 +136,12 @@ def test_a_queue_with_more_messages_than_one_scan_takes_is_deleted(lab: Lab, mon
     assert delete(lab, plan) == Deletion(plan.queue, deleted=True, exhausted=5)
 
 
-def test_a_queue_whose_messages_are_exhausted_is_deleted_on_a_slow_disk(
-    quorum_lab: Lab, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queue_whose_messages_are_exhausted_is_deleted_on_a_slow_disk(quorum_lab, own_broker, monkeypatch):
     plan = quorum_lab.applied(quorum_lab.plan(Ladder((HOUR,))))
     quorum_lab.publish(plan.queue)
     remove = Scan.remove
 
-    def remove_slowly(scan: Scan, message: Message) -> None:
+    def remove_slowly(scan, message):
         slow_disk(own_broker)
         remove(scan, message)
 
@@ -163,7 +149,7 @@ def test_a_queue_whose_messages_are_exhausted_is_deleted_on_a_slow_disk(
     assert delete(quorum_lab, plan) == Deletion(plan.queue, deleted=True, exhausted=1)
 
 
-def test_a_queue_without_a_ladder_is_kept_and_the_error_has_a_fix(lab: Lab) -> None:
+def test_a_queue_without_a_ladder_is_kept_and_the_error_has_a_fix(lab):
     plan = lab.plan(Ladder((HOUR,)))
     lab.origin(plan)
     with pytest.raises(RmqDelayError, match="has no ladder: run"):
@@ -171,7 +157,7 @@ def test_a_queue_without_a_ladder_is_kept_and_the_error_has_a_fix(lab: Lab) -> N
     assert exists(lab, plan.queue)
 
 
-def test_a_queue_whose_record_is_lost_is_kept_with_its_unknown_bindings(lab: Lab) -> None:
+def test_a_queue_whose_record_is_lost_is_kept_with_its_unknown_bindings(lab):
     plan = lab.applied(lab.plan(Ladder((1000,))))
     parked(lab, plan)
     lose_record(lab, plan)
@@ -180,5 +166,5 @@ def test_a_queue_whose_record_is_lost_is_kept_with_its_unknown_bindings(lab: Lab
     assert contents(lab.get(plan.queue, ack=True)) == b"parked"
 
 
-def test_a_queue_that_does_not_exist_is_as_good_as_deleted(lab: Lab) -> None:
+def test_a_queue_that_does_not_exist_is_as_good_as_deleted(lab):
     assert delete(lab, lab.plan(Ladder((HOUR,)))).deleted

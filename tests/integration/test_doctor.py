@@ -1,11 +1,8 @@
 """The findings of the doctor on a broker."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
-from typing import Any
 
 import kombu
 import pytest
@@ -20,13 +17,10 @@ from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.management.client import URL_VARIABLE, Management
 from celery_rmq_delay.names import quarantine
 from celery_rmq_delay.operations.doctor import examine
-from celery_rmq_delay.operations.results import Finding
-from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.host import free_port
-from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers import lab_app as shops
-from tests.support.brokers.lab import HOUR, Lab
+from tests.support.brokers.lab import HOUR
 from tests.support.brokers.lab_app import declare_exact, found, park, plan_of, shop
 from tests.support.brokers.policies import policy
 from tests.support.brokers.switching import lose_record
@@ -35,26 +29,26 @@ from tests.support.waiting import BUSY, wait_for
 from tests.support.workers.roles import Permissions, add_user
 
 
-def opened(lab: Lab, **settings: Any) -> tuple[Celery, LadderPlan]:
+def opened(lab, **settings):
     """Return an app with all its objects in the broker, and its plan."""
     app, plan = shops.opened(lab, **settings)
     declare_exact(lab, app)
     return app, plan
 
 
-def notes(app: Celery) -> set[str]:
+def notes(app):
     return {each.code for each in examine(app, use_management=False) if not each.needs_a_person}
 
 
 @pytest.mark.brokers
-def test_an_app_that_was_never_applied_misses_its_objects(lab: Lab) -> None:
+def test_an_app_that_was_never_applied_misses_its_objects(lab):
     app = shop(lab)
     assert set(found(app)) == {"missing", "ladder"}
     assert "rmq-delay apply" in found(app)["missing"].fix
 
 
 @pytest.mark.brokers
-def test_a_deleted_object_is_missing_and_one_with_other_arguments_is_a_conflict(lab: Lab) -> None:
+def test_a_deleted_object_is_missing_and_one_with_other_arguments_is_a_conflict(lab):
     app, plan = opened(lab)
     assert found(app) == {}
     exchange = app._rmq_delay.exact.topologies[0].route(1000, "q").exchange
@@ -70,7 +64,7 @@ def test_a_deleted_object_is_missing_and_one_with_other_arguments_is_a_conflict(
     assert delay_queue in finding.found
 
 
-def test_settings_that_were_not_applied_are_found(lab: Lab) -> None:
+def test_settings_that_were_not_applied_are_found(lab):
     opened(lab, tiers=["1h", "2h", "3h"])
     app = shop(lab, tiers=["1h", "2h"])
     finding = found(app)["ladder"]
@@ -80,7 +74,7 @@ def test_settings_that_were_not_applied_are_found(lab: Lab) -> None:
     assert notes(app) >= {"retired"}
 
 
-def test_a_change_of_the_type_is_found_with_the_actions_of_an_apply(lab: Lab) -> None:
+def test_a_change_of_the_type_is_found_with_the_actions_of_an_apply(lab):
     _, old = opened(lab)
     lab.channel.queue_delete(old.queue)
     lab.queue_type = old.of_other_type.queue_type
@@ -100,7 +94,7 @@ def test_a_change_of_the_type_is_found_with_the_actions_of_an_apply(lab: Lab) ->
 
 
 @pytest.mark.brokers
-def test_a_switch_that_was_cut_off_is_found(lab: Lab) -> None:
+def test_a_switch_that_was_cut_off_is_found(lab):
     app, plan = opened(lab)
     with locked_record(lab.connection, plan.record_queue(), BUSY) as (_, record):
         assert record.value is not None
@@ -109,7 +103,7 @@ def test_a_switch_that_was_cut_off_is_found(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_a_lost_record_is_found_with_a_fix_for_every_former_ladder(lab: Lab) -> None:
+def test_a_lost_record_is_found_with_a_fix_for_every_former_ladder(lab):
     app, plan = opened(lab)
     lose_record(lab, plan)
     assert found(app) == {}
@@ -134,9 +128,7 @@ def test_a_lost_record_is_found_with_a_fix_for_every_former_ladder(lab: Lab) -> 
 
 
 @pytest.mark.brokers
-def test_a_queue_without_our_dead_letter_exchange_is_found_and_left_until_a_policy_brings_it(
-    managed: PrivateBroker, managed_lab: Lab
-) -> None:
+def test_a_queue_without_our_dead_letter_exchange_is_found_and_left_until_a_policy_brings_it(managed, managed_lab):
     lab = managed_lab
     app = shop(lab)
     plan = plan_of(lab, app)
@@ -153,15 +145,13 @@ def test_a_queue_without_our_dead_letter_exchange_is_found_and_left_until_a_poli
 
 
 @pytest.mark.brokers
-def test_a_queue_with_other_arguments_of_its_own_is_found(classic_lab: Lab) -> None:
+def test_a_queue_with_other_arguments_of_its_own_is_found(classic_lab):
     app, plan = opened(classic_lab)
     app.amqp.queues[plan.queue].queue_arguments["x-max-priority"] = 5
     assert set(found(app)) == {"queue-arguments"}
 
 
-def test_a_user_who_may_not_compare_a_queue_gets_a_note_unless_the_management_api_helps(
-    managed: PrivateBroker, managed_lab: Lab
-) -> None:
+def test_a_user_who_may_not_compare_a_queue_gets_a_note_unless_the_management_api_helps(managed, managed_lab):
     app, plan = opened(managed_lab)
     app.conf.broker_url = add_user(managed, managed_lab.url, Permissions("", ".*", ".*"))
     (finding,) = (each for each in examine(app, use_management=False) if each.code == "queue-arguments")
@@ -172,7 +162,7 @@ def test_a_user_who_may_not_compare_a_queue_gets_a_note_unless_the_management_ap
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("queue_type", ["quorum"])
-def test_a_delivery_limit_below_the_ladder_is_found(managed: PrivateBroker, managed_lab: Lab) -> None:
+def test_a_delivery_limit_below_the_ladder_is_found(managed, managed_lab):
     lab = managed_lab
     app = shop(lab, tiers=["1h", "2h", "3h"])
     plan = plan_of(lab, app)
@@ -186,9 +176,7 @@ def test_a_delivery_limit_below_the_ladder_is_found(managed: PrivateBroker, mana
 @pytest.mark.brokers
 @pytest.mark.parametrize("queue_type", ["quorum"])
 @pytest.mark.parametrize("arguments", [{}, {"x-delivery-limit": -1}])
-def test_a_policy_that_lowers_the_delivery_limit_is_found(
-    managed: PrivateBroker, managed_lab: Lab, arguments: dict[str, Any]
-) -> None:
+def test_a_policy_that_lowers_the_delivery_limit_is_found(managed, managed_lab, arguments):
     app = shop(managed_lab)
     plan = plan_of(managed_lab, app)
     app.amqp.queues[plan.queue].queue_arguments.update(arguments)
@@ -199,13 +187,11 @@ def test_a_policy_that_lowers_the_delivery_limit_is_found(
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("queue_type", ["quorum"])
-def test_a_policy_that_matches_managed_queues_is_found_with_one_that_protects_them(
-    managed: PrivateBroker, managed_lab: Lab
-) -> None:
+def test_a_policy_that_matches_managed_queues_is_found_with_one_that_protects_them(managed, managed_lab):
     lab = managed_lab
     app, plan = opened(lab, tiers=["10m", "1h"])
 
-    def reached() -> Finding | None:  # queue by queue, as the statistics arrive
+    def reached():  # queue by queue, as the statistics arrive
         finding = found(app, managed.management_url).get("policy")
         text = finding.found if finding else ""
         pairs = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in wanted.items()]
@@ -224,9 +210,7 @@ def test_a_policy_that_matches_managed_queues_is_found_with_one_that_protects_th
 
 
 @pytest.mark.brokers
-def test_a_policy_that_changes_the_dead_letter_key_of_an_origin_queue_is_found(
-    managed: PrivateBroker, managed_lab: Lab
-) -> None:
+def test_a_policy_that_changes_the_dead_letter_key_of_an_origin_queue_is_found(managed, managed_lab):
     app, plan = opened(managed_lab, tiers=["1h"])
     with policy(managed, "dead", f"^{re.escape(plan.queue)}$", {"dead-letter-routing-key": "dead"}):
         finding = wait_for(lambda: found(app, managed.management_url).get("dead-letter-key"), "the policy")
@@ -234,9 +218,7 @@ def test_a_policy_that_changes_the_dead_letter_key_of_an_origin_queue_is_found(
         assert "The policy 'dead' sets dead-letter-routing-key" in finding.found
 
 
-def test_a_policy_with_a_ttl_longer_than_any_tier_is_no_harm_to_the_tiers(
-    managed: PrivateBroker, managed_lab: Lab
-) -> None:
+def test_a_policy_with_a_ttl_longer_than_any_tier_is_no_harm_to_the_tiers(managed, managed_lab):
     lab = managed_lab
     app, plan = opened(lab, tiers=["10m"])
     (_, _, tier), *_ = plan.delay_queues([plan.ladder])
@@ -245,7 +227,7 @@ def test_a_policy_with_a_ttl_longer_than_any_tier_is_no_harm_to_the_tiers(
         assert "policy" not in found(app, managed.management_url)
 
 
-def managed_policy(managed: PrivateBroker, lab: Lab, queue: str) -> str | None:
+def managed_policy(managed, lab, queue):
     with Management.of(lab.connection, managed.management_url) as management:
         detail = management.queue(queue)
     return detail.policy if detail else None
@@ -253,7 +235,7 @@ def managed_policy(managed: PrivateBroker, lab: Lab, queue: str) -> str | None:
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("queue_type", ["quorum"])
-def test_dead_letters_without_a_consumer_are_found(managed: PrivateBroker, managed_lab: Lab) -> None:
+def test_dead_letters_without_a_consumer_are_found(managed, managed_lab):
     lab = managed_lab
     app, plan = opened(lab)
     if not lab.reports_death_reason:
@@ -266,9 +248,7 @@ def test_dead_letters_without_a_consumer_are_found(managed: PrivateBroker, manag
 
 
 @pytest.mark.brokers
-def test_a_queue_that_was_deleted_and_declared_again_is_found_to_be_unbound(
-    managed: PrivateBroker, managed_lab: Lab
-) -> None:
+def test_a_queue_that_was_deleted_and_declared_again_is_found_to_be_unbound(managed, managed_lab):
     lab = managed_lab
     app, plan = opened(lab)
     assert found(app, managed.management_url) == {}
@@ -284,21 +264,21 @@ def test_a_queue_that_was_deleted_and_declared_again_is_found_to_be_unbound(
     assert data(app, "plan", "--management-url", str(managed.management_url))[0]["unbound"] == []
 
 
-def test_messages_that_wait_for_a_person_are_noted(lab: Lab) -> None:
+def test_messages_that_wait_for_a_person_are_noted(lab):
     app, plan = opened(lab)
     lab.publish(plan.exhausted)
     lab.publish(f"{plan.queue}.quarantine")
     assert notes(app) >= {"exhausted", "quarantine"}
 
 
-def test_a_missing_management_api_is_found_with_the_fix(classic_lab: Lab) -> None:
+def test_a_missing_management_api_is_found_with_the_fix(classic_lab):
     app, _ = opened(classic_lab)
     finding = found(app, f"http://127.0.0.1:{free_port()}")["management"]
     assert "rabbitmq-plugins enable rabbitmq_management" in finding.fix
     assert URL_VARIABLE in finding.fix
 
 
-def test_a_missing_broker_is_found() -> None:
+def test_a_missing_broker_is_found():
     app = Celery("shop", broker=f"amqp://guest:secret@127.0.0.1:{free_port()}//", set_as_current=False)
     install(app)
     (finding,) = examine(app)
@@ -307,7 +287,7 @@ def test_a_missing_broker_is_found() -> None:
 
 
 @pytest.mark.brokers
-def test_a_broker_that_does_not_let_the_user_in_is_found(rmq_broker: Any) -> None:
+def test_a_broker_that_does_not_let_the_user_in_is_found(rmq_broker):
     connection = kombu.Connection(rmq_broker.url)
     broker = connection.clone(userid="unknown", password="secret").as_uri(include_password=True)
     app = Celery("shop", broker=broker, set_as_current=False)
@@ -318,7 +298,7 @@ def test_a_broker_that_does_not_let_the_user_in_is_found(rmq_broker: Any) -> Non
     assert "secret" not in str(finding)
 
 
-def test_an_app_without_install_is_refused_and_a_transport_that_cannot_park_is_found() -> None:
+def test_an_app_without_install_is_refused_and_a_transport_that_cannot_park_is_found():
     app = Celery("shop", broker="memory://", set_as_current=False)
     with pytest.raises(RmqDelayError, match=r"install\(app\)"):
         examine(app)
@@ -328,7 +308,7 @@ def test_an_app_without_install_is_refused_and_a_transport_that_cannot_park_is_f
 
 
 @pytest.mark.brokers
-def test_a_native_queue_that_no_worker_would_start_with_is_an_error(lab: Lab) -> None:
+def test_a_native_queue_that_no_worker_would_start_with_is_an_error(lab):
     app = shop(lab, retry="native", tiers=["1h"])
     finding = found(app).get("native")
     if lab.queue_type == "quorum" and capabilities(lab.connection).delays_retries:
@@ -340,9 +320,7 @@ def test_a_native_queue_that_no_worker_would_start_with_is_an_error(lab: Lab) ->
 
 
 @pytest.mark.brokers
-def test_a_binding_to_a_ladder_that_is_not_in_force_is_found_and_removed(
-    managed: PrivateBroker, managed_lab: Lab
-) -> None:
+def test_a_binding_to_a_ladder_that_is_not_in_force_is_found_and_removed(managed, managed_lab):
     lab = managed_lab
     _, old = opened(lab, tiers=["3h"])
     app, plan = opened(lab)

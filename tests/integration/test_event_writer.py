@@ -1,25 +1,19 @@
 """Events are written without waiting, whatever the broker does."""
 
-from __future__ import annotations
-
 import logging
 import select
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from celery import Celery
 
 import celery_rmq_delay
 from celery_rmq_delay.amqp.apply import ready_counts
-from celery_rmq_delay.amqp.link import Link
 from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.events import writer as event_writer
 from celery_rmq_delay.events.queue import connect_events, events_queue
 from celery_rmq_delay.events.writer import EventWriter
-from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.alarms import alarm
-from tests.support.brokers.lab import Lab, contents
+from tests.support.brokers.lab import contents
 from tests.support.waiting import BUSY, wait_for
 
 pytestmark = pytest.mark.brokers
@@ -30,7 +24,7 @@ KB = b"x" * 1000
 class Pipe:
     """A writer to a queue of its own, and what arrives there."""
 
-    def __init__(self, lab: Lab, **settings: Any) -> None:
+    def __init__(self, lab, **settings):
         self.lab = lab
         app = Celery("events", broker=lab.url, set_as_current=False)
         app.conf.task_default_queue_type = lab.queue_type
@@ -41,24 +35,24 @@ class Pipe:
         self.connections = 0
         self.writer = EventWriter(self._connect, self.queue)
 
-    def _connect(self) -> Link:
+    def _connect(self):
         self.connections += 1
         self.link = connect_events(self.lab.connection, self.delay)
         return self.link
 
     @property
-    def count(self) -> int:
+    def count(self):
         return ready_counts(self.lab.connection, [self.queue])[self.queue] or 0
 
-    def wait_for_count(self, count: int) -> None:
-        def arrived() -> bool:
+    def wait_for_count(self, count):
+        def arrived():
             self.writer.tick()
             return self.count == count
 
         wait_for(arrived, f"{count} events in the queue", pause=0.05)
 
-    def reconnected(self, times: int) -> None:
-        def done() -> bool:
+    def reconnected(self, times):
+        def done():
             self.writer.tick()
             return self.connections >= times and self.writer.is_connected
 
@@ -66,10 +60,10 @@ class Pipe:
 
 
 @pytest.fixture
-def make_pipe(lab: Lab) -> Iterator[Callable[..., Pipe]]:
+def make_pipe(lab):
     pipes: list[Pipe] = []
 
-    def make(**settings: Any) -> Pipe:
+    def make(**settings):
         pipes.append(Pipe(lab, **settings))
         pipes[-1].writer.start()
         return pipes[-1]
@@ -79,7 +73,7 @@ def make_pipe(lab: Lab) -> Iterator[Callable[..., Pipe]]:
         pipe.writer.close(0.1)
 
 
-def test_events_arrive_whole_and_in_order_however_large(make_pipe: Callable[..., Pipe]) -> None:
+def test_events_arrive_whole_and_in_order_however_large(make_pipe):
     pipe = make_pipe()
     bodies = [b"{}", KB * 16, b"", *(str(number).encode() for number in range(500)), KB * 200]
     pipe.writer.write(*bodies)
@@ -92,7 +86,7 @@ def test_events_arrive_whole_and_in_order_however_large(make_pipe: Callable[...,
     assert kinds == {("application/json", "utf-8", 2)}
 
 
-def test_a_close_waits_until_the_broker_has_everything(make_pipe: Callable[..., Pipe]) -> None:
+def test_a_close_waits_until_the_broker_has_everything(make_pipe):
     pipe = make_pipe()
     pipe.writer.write(*[KB] * 900)
     pipe.writer.close(BUSY)
@@ -100,9 +94,7 @@ def test_a_close_waits_until_the_broker_has_everything(make_pipe: Callable[..., 
 
 
 @pytest.mark.slow
-def test_a_close_logs_the_number_of_unconfirmed_events(
-    make_pipe: Callable[..., Pipe], own_broker: PrivateBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_close_logs_the_number_of_unconfirmed_events(make_pipe, own_broker, caplog):
     pipe = make_pipe()
     with alarm(own_broker), caplog.at_level(logging.WARNING):
         pipe.writer.write(b"1", b"2", b"3")
@@ -110,11 +102,11 @@ def test_a_close_logs_the_number_of_unconfirmed_events(
     assert "3 events may be lost: the broker did not confirm them in time" in caplog.text
 
 
-def test_confirms_are_read_while_nothing_is_closed(make_pipe: Callable[..., Pipe]) -> None:
+def test_confirms_are_read_while_nothing_is_closed(make_pipe):
     pipe = make_pipe()
     pipe.writer.write(*[KB] * 300)
 
-    def confirmed() -> bool:
+    def confirmed():
         pipe.writer.tick()
         return pipe.writer.unconfirmed == 0
 
@@ -122,7 +114,7 @@ def test_confirms_are_read_while_nothing_is_closed(make_pipe: Callable[..., Pipe
     wait_for(confirmed, "the confirms", pause=0.05)
 
 
-def test_a_full_queue_drops_its_oldest_events(make_pipe: Callable[..., Pipe]) -> None:
+def test_a_full_queue_drops_its_oldest_events(make_pipe):
     pipe = make_pipe()
     pipe.writer.write(*(str(number).encode() for number in range(1200)))
     pipe.writer.close(BUSY)
@@ -130,9 +122,7 @@ def test_a_full_queue_drops_its_oldest_events(make_pipe: Callable[..., Pipe]) ->
     assert pipe.lab.get(pipe.queue, ack=True).body == "200"
 
 
-def test_a_queue_with_other_arguments_is_used_with_a_warning(
-    make_pipe: Callable[..., Pipe], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_queue_with_other_arguments_is_used_with_a_warning(make_pipe, caplog):
     first = make_pipe()
     with caplog.at_level(logging.WARNING):
         second = make_pipe(events_max_length=2000)
@@ -142,7 +132,7 @@ def test_a_queue_with_other_arguments_is_used_with_a_warning(
     second.wait_for_count(2)
 
 
-def test_a_deleted_queue_is_declared_again(make_pipe: Callable[..., Pipe]) -> None:
+def test_a_deleted_queue_is_declared_again(make_pipe):
     pipe = make_pipe()
     pipe.writer.write(b"1")
     pipe.wait_for_count(1)
@@ -155,7 +145,7 @@ def test_a_deleted_queue_is_declared_again(make_pipe: Callable[..., Pipe]) -> No
 
 
 @pytest.mark.slow
-def test_events_without_a_connection_are_written_after_the_reconnect(make_pipe: Callable[..., Pipe]) -> None:
+def test_events_without_a_connection_are_written_after_the_reconnect(make_pipe):
     pipe = make_pipe()
     pipe.link.sock.shutdown(2)
     pipe.writer.write(b"1", b"2")
@@ -164,9 +154,7 @@ def test_events_without_a_connection_are_written_after_the_reconnect(make_pipe: 
     pipe.wait_for_count(3)
 
 
-def test_a_start_connects_again_where_the_broker_has_closed_the_connection(
-    make_pipe: Callable[..., Pipe], own_broker: PrivateBroker
-) -> None:
+def test_a_start_connects_again_where_the_broker_has_closed_the_connection(make_pipe, own_broker):
     pipe = make_pipe()
     socket = pipe.link.sock
     own_broker.evaluate(
@@ -182,7 +170,7 @@ def test_a_start_connects_again_where_the_broker_has_closed_the_connection(
     wait_for(lambda: pipe.count == 1)
 
 
-def test_without_apply_on_start_a_missing_queue_is_waited_for(make_pipe: Callable[..., Pipe]) -> None:
+def test_without_apply_on_start_a_missing_queue_is_waited_for(make_pipe):
     pipe = make_pipe(apply_on_start=False)
     pipe.writer.write(b"1")
     assert not pipe.writer.is_connected
@@ -192,12 +180,7 @@ def test_without_apply_on_start_a_missing_queue_is_waited_for(make_pipe: Callabl
     pipe.wait_for_count(1)
 
 
-def test_an_alarm_neither_blocks_the_writer_nor_grows_its_buffer(
-    make_pipe: Callable[..., Pipe],
-    own_broker: PrivateBroker,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_alarm_neither_blocks_the_writer_nor_grows_its_buffer(make_pipe, own_broker, monkeypatch, caplog):
     monkeypatch.setattr(event_writer, "MAX_WAITING", 500)
     pipe = make_pipe()
     with alarm(own_broker):
@@ -208,7 +191,7 @@ def test_an_alarm_neither_blocks_the_writer_nor_grows_its_buffer(
             pipe.writer.tick()
         assert "events were dropped" in caplog.text
 
-    def all_gone() -> bool:
+    def all_gone():
         pipe.writer.tick()
         return pipe.writer.waiting == 0
 

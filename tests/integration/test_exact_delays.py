@@ -1,18 +1,15 @@
 """Exact delays when their objects are deleted, and the output of the commands about them."""
 
-from __future__ import annotations
-
 import logging
 import re
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 from amqp.exceptions import NotFound
@@ -23,7 +20,6 @@ from celery_rmq_delay import RetryableTask, install
 from celery_rmq_delay.amqp import apply
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.confirms import ConfirmingPublisher, confirming_channel
-from celery_rmq_delay.amqp.objects import Objects
 from celery_rmq_delay.app import exact
 from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.app.state import state_of
@@ -34,12 +30,10 @@ from celery_rmq_delay.operations.exhausted import Selection, list_exhausted, req
 from celery_rmq_delay.operations.pending import exact_pending
 from celery_rmq_delay.operations.status import read_status
 from celery_rmq_delay.publish import forward
-from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.exact.alternatives import Loop, Plugin
 from celery_rmq_delay.worker.queues import Releaser
 from celery_rmq_delay.worker.settle import Settling
 from tests.support.brokers.delays import TICK, assert_on_time, held
-from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import declare_exact, shop
 from tests.support.brokers.limits import vhost_limit
 from tests.support.commands import run
@@ -54,10 +48,10 @@ FULL = {"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publi
 
 
 @pytest.fixture
-def make_app(lab: Lab) -> Iterator[MakeApp]:
+def make_app(lab):
     apps: list[Celery] = []
 
-    def make(**settings: Any) -> Celery:
+    def make(**settings):
         app = shop(lab, **{"exact_unit": UNIT, "exact_queue_type": lab.queue_type, "exact_levels": 8, **settings})
         exchanges: list[str] = []
         for topology in state_of(app).exact.topologies:
@@ -73,16 +67,16 @@ def make_app(lab: Lab) -> Iterator[MakeApp]:
         app.close()
 
 
-def call(app: Celery, countdown: float) -> str:
+def call(app, countdown):
     return str(app.tasks["shop.charge"].apply_async(countdown=countdown).id)
 
 
-def queue_of(app: Celery) -> str:
+def queue_of(app):
     return str(app.conf.task_default_queue)
 
 
 @pytest.mark.parametrize("topology", ["levels", "hold"])
-def test_a_publisher_declares_what_it_needs_without_a_worker(lab: Lab, make_app: MakeApp, topology: str) -> None:
+def test_a_publisher_declares_what_it_needs_without_a_worker(lab, make_app, topology):
     app = make_app(exact_delays=topology)
     start = time.time()
 
@@ -99,7 +93,7 @@ def test_a_publisher_declares_what_it_needs_without_a_worker(lab: Lab, make_app:
     assert message.headers[TO] == queue_of(app)
 
 
-def test_a_publisher_declares_deleted_objects_again(lab: Lab, make_app: MakeApp) -> None:
+def test_a_publisher_declares_deleted_objects_again(lab, make_app):
     app = make_app()
     call(app, UNIT)
     lab.get(queue_of(app), ack=True)
@@ -113,7 +107,7 @@ def test_a_publisher_declares_deleted_objects_again(lab: Lab, make_app: MakeApp)
 
 
 @pytest.fixture
-def no_pool() -> Iterator[None]:
+def no_pool():
     """Let each call have a connection of its own; kombu has one limit for all apps of a process."""
     limit = pools.get_limit()
     pools.reset()
@@ -123,22 +117,20 @@ def no_pool() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_pool")
-def test_calls_without_a_pool_of_connections_declare_the_levels_once_a_minute(
-    lab: Lab, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_without_a_pool_of_connections_declare_the_levels_once_a_minute(lab, make_app, monkeypatch):
     app = make_app()
     app.conf.broker_pool_limit = 0
     levels = state_of(app).exact.topologies[0]
     declared: set[str] = set()
     really = apply.declare
 
-    def declare(channel: Any, objects: Objects, command: str) -> None:
+    def declare(channel, objects, command):
         declared.update(each.name for each in objects.queues)
         really(channel, objects, command)
 
     monkeypatch.setattr(apply, "declare", declare)
 
-    def declares() -> bool:
+    def declares():
         declared.clear()
         task_id = call(app, UNIT)
         assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
@@ -196,7 +188,7 @@ call(1)
 """
 
 
-def test_processes_that_fork_after_a_call_publish_each_of_their_calls_once(lab: Lab, make_app: MakeApp) -> None:
+def test_processes_that_fork_after_a_call_publish_each_of_their_calls_once(lab, make_app):
     app = make_app()
     given = lab.url, queue_of(app), lab.queue_type, app.conf.rmq_delay
     done = subprocess.run(
@@ -211,9 +203,7 @@ def test_processes_that_fork_after_a_call_publish_each_of_their_calls_once(lab: 
 
 
 @pytest.mark.parametrize("topology", ["levels", "hold"])
-def test_a_message_whose_queue_is_gone_when_it_is_due_is_exhausted_and_can_be_requeued(
-    lab: Lab, make_app: MakeApp, topology: str
-) -> None:
+def test_a_message_whose_queue_is_gone_when_it_is_due_is_exhausted_and_can_be_requeued(lab, make_app, topology):
     for delay in (0.3, 10, 64):  # the longer ones for a machine that is slow to delete a queue
         app = make_app(exact_delays=topology, exact_levels=10)
         settings, queue = state_of(app).settings, queue_of(app)
@@ -235,7 +225,7 @@ def test_a_message_whose_queue_is_gone_when_it_is_due_is_exhausted_and_can_be_re
     assert {name for name in message.headers if name.startswith("rmq-delay-")} == {GENERATION}
 
 
-def test_a_publisher_that_may_not_declare_uses_the_objects_of_apply(lab: Lab, make_app: MakeApp) -> None:
+def test_a_publisher_that_may_not_declare_uses_the_objects_of_apply(lab, make_app):
     app = make_app(apply_on_start=False)
     with pytest.raises(UnroutableError, match="apply --exact-delays"):
         call(app, 0.2)
@@ -250,9 +240,7 @@ def test_a_publisher_that_may_not_declare_uses_the_objects_of_apply(lab: Lab, ma
     assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
 
 
-def test_a_call_without_a_permission_names_it_and_the_next_call_is_published(
-    lab: Lab, make_app: MakeApp, own_broker: PrivateBroker
-) -> None:
+def test_a_call_without_a_permission_names_it_and_the_next_call_is_published(lab, make_app, own_broker):
     app = make_app(apply_on_start=False)
     declare_exact(lab, app)
     app.conf.broker_write_url = add_user(own_broker, lab.url, NO_LEVELS)
@@ -269,9 +257,7 @@ def test_a_call_without_a_permission_names_it_and_the_next_call_is_published(
     assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
 
 
-def test_a_call_to_a_queue_of_another_connection_is_refused_with_the_reply_of_the_broker(
-    lab: Lab, make_app: MakeApp
-) -> None:
+def test_a_call_to_a_queue_of_another_connection_is_refused_with_the_reply_of_the_broker(lab, make_app):
     app = make_app()
     locked = f"{lab.names.prefix}-locked"
     lab.channel.queue_declare(locked, exclusive=True)
@@ -283,14 +269,14 @@ def test_a_call_to_a_queue_of_another_connection_is_refused_with_the_reply_of_th
 
 @pytest.mark.slow
 @pytest.mark.parametrize("queue_type", ["classic"])
-def test_unused_queues_of_hold_expire(lab: Lab, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_queues_of_hold_expire(lab, make_app, monkeypatch):
     lease = 1.2
     monkeypatch.setattr("celery_rmq_delay.topology.exact.alternatives.LEASE_MS", round(1000 * lease))
     app = make_app(exact_delays="hold")
     route = state_of(app).exact.topologies[0].route(round(1000 * UNIT), queue_of(app))
     holding = route.leased[0].name
 
-    def outlives_its_lease() -> bool:
+    def outlives_its_lease():
         """Use the queue for longer than its lease; return whether that was in time, which depends on the machine."""
         began, ended = list[float](), list[float]()
         for _ in range(5):
@@ -314,7 +300,7 @@ def test_unused_queues_of_hold_expire(lab: Lab, make_app: MakeApp, monkeypatch: 
     assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
 
 
-def test_plan_names_missing_objects_and_apply_leaves_nothing_to_do(lab: Lab, make_app: MakeApp) -> None:
+def test_plan_names_missing_objects_and_apply_leaves_nothing_to_do(lab, make_app):
     app = make_app(exact_delays=["levels", "loop"])
     exact = state_of(app).exact
     lab.queue(queue_of(app), **app.amqp.queues[queue_of(app)].queue_arguments)
@@ -331,7 +317,7 @@ def test_plan_names_missing_objects_and_apply_leaves_nothing_to_do(lab: Lab, mak
 
 
 @pytest.mark.slow
-def test_levels_whose_empty_queues_were_deleted_are_counted_reported_and_restored(lab: Lab, make_app: MakeApp) -> None:
+def test_levels_whose_empty_queues_were_deleted_are_counted_reported_and_restored(lab, make_app):
     app = make_app(exact_unit=0.25)
     (levels,) = state_of(app).exact.topologies
     task_id = call(app, 0.25 * 2**6)  # waits in level 6 of 0 to 7
@@ -352,7 +338,7 @@ def test_levels_whose_empty_queues_were_deleted_are_counted_reported_and_restore
     assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
 
 
-def test_levels_are_unused_again_when_all_their_queues_were_deleted(lab: Lab, make_app: MakeApp) -> None:
+def test_levels_are_unused_again_when_all_their_queues_were_deleted(lab, make_app):
     app = make_app()
     exact = state_of(app).exact
     (levels,) = exact.topologies
@@ -365,15 +351,13 @@ def test_levels_are_unused_again_when_all_their_queues_were_deleted(lab: Lab, ma
     assert not exact.in_use(lab.connection, levels)
 
 
-def test_a_limit_of_queues_is_reported_as_such_by_a_call_and_by_apply(
-    rmq_vhost: str, own_broker: PrivateBroker
-) -> None:
+def test_a_limit_of_queues_is_reported_as_such_by_a_call_and_by_apply(rmq_vhost, own_broker):
     app = Celery("limited", broker=rmq_vhost, set_as_current=False)
     app.conf.rmq_delay = {"tiers": ["10s"]}
     install(app)
 
     @app.task(base=RetryableTask, name="limited.charge", shared=False)
-    def charge() -> None:
+    def charge():
         """Do nothing: no worker runs here."""
 
     vhost = rmq_vhost.rpartition("/")[2]
@@ -401,9 +385,7 @@ def test_a_limit_of_queues_is_reported_as_such_by_a_call_and_by_apply(
     assert "other arguments" not in str(raised.value)
 
 
-def test_a_user_who_may_not_declare_levels_is_named_the_command_that_does(
-    lab: Lab, make_app: MakeApp, own_broker: PrivateBroker
-) -> None:
+def test_a_user_who_may_not_declare_levels_is_named_the_command_that_does(lab, make_app, own_broker):
     app = make_app()
     lab.queue(queue_of(app), **app.amqp.queues[queue_of(app)].queue_arguments)
     url = add_user(own_broker, lab.url, Permissions(f"^{re.escape(queue_of(app))}$", ".*", ".*"))
@@ -413,7 +395,7 @@ def test_a_user_who_may_not_declare_levels_is_named_the_command_that_does(
         exact.declare(restricted, unused=True)
 
 
-def test_status_counts_waiting_messages(lab: Lab, make_app: MakeApp) -> None:
+def test_status_counts_waiting_messages(lab, make_app):
     app = make_app(exact_delays=["levels", "hold", "loop"], exact_unit=60)
     for _ in range(3):
         call(app, 3600)
@@ -423,7 +405,7 @@ def test_status_counts_waiting_messages(lab: Lab, make_app: MakeApp) -> None:
     assert found == {"levels": 3, "hold": None, "loop": 0}
 
 
-def test_doctor_finds_a_level_with_other_arguments(lab: Lab, make_app: MakeApp) -> None:
+def test_doctor_finds_a_level_with_other_arguments(lab, make_app):
     app = make_app()
     level = state_of(app).exact.topologies[0].holding()[0]
     lab.queue(level, **{"x-message-ttl": 5})
@@ -433,7 +415,7 @@ def test_doctor_finds_a_level_with_other_arguments(lab: Lab, make_app: MakeApp) 
     assert (found.severity, level in found.found) == ("error", True)
 
 
-def test_doctor_reports_that_the_broker_has_no_plugin(make_app: MakeApp) -> None:
+def test_doctor_reports_that_the_broker_has_no_plugin(make_app):
     app = make_app(exact_delays="plugin")
 
     found = {each.code: each for each in examine(app, use_management=False)}
@@ -443,9 +425,7 @@ def test_doctor_reports_that_the_broker_has_no_plugin(make_app: MakeApp) -> None
         call(app, 1)
 
 
-def test_a_user_who_may_not_declare_the_plugins_exchange_uses_an_existing_one(
-    lab: Lab, make_app: MakeApp, own_broker: PrivateBroker
-) -> None:
+def test_a_user_who_may_not_declare_the_plugins_exchange_uses_an_existing_one(lab, make_app, own_broker):
     app = make_app(exact_delays="plugin")
     (plugin,) = state_of(app).exact.topologies
     assert isinstance(plugin, Plugin)
@@ -470,7 +450,7 @@ def test_a_user_who_may_not_declare_the_plugins_exchange_uses_an_existing_one(
 class Worker:
     """The part of the worker that a `Releaser` uses, driven by hand."""
 
-    def __init__(self, lab: Lab, app: Celery) -> None:
+    def __init__(self, lab, app):
         class Consumer:
             """The part of Celery's consumer that settling a message uses."""
 
@@ -490,12 +470,12 @@ class Worker:
         #: How often each message came to the worker.
         self.rounds: Counter[str] = Counter()
 
-    def _count(self, message: Any) -> None:
+    def _count(self, message):
         self.rounds[message.headers.get("id", "")] += 1
         Releaser.on_message(self.releaser, message)
 
-    def run(self, until: Callable[[], Any], what: str) -> None:
-        def look() -> Any:
+    def run(self, until, what):
+        def look():
             with suppress(TimeoutError):
                 self.consumer.connection.drain_events(timeout=0.02)
             return until()
@@ -503,7 +483,7 @@ class Worker:
         wait_for(look, what, pause=0)
 
 
-def test_messages_of_a_loop_come_when_they_are_due_and_a_slow_worker_adds_no_round(lab: Lab, make_app: MakeApp) -> None:
+def test_messages_of_a_loop_come_when_they_are_due_and_a_slow_worker_adds_no_round(lab, make_app):
     app = make_app(exact_delays="loop")
     start = time.time()
     first, second, last = (call(app, countdown) for countdown in (UNIT, 3 * UNIT, 20 * UNIT))
@@ -512,7 +492,7 @@ def test_messages_of_a_loop_come_when_they_are_due_and_a_slow_worker_adds_no_rou
     time.sleep(max(0.0, sent + 5 * UNIT - time.time()))  # two of the three are due before the inspection
     worker.releaser.consume(worker.consumer.connection)
 
-    def count() -> int:
+    def count():
         return ready_counts(lab.connection, [queue_of(app)])[queue_of(app)] or 0
 
     worker.run(lambda: count() >= 2, "those that are due")
@@ -523,14 +503,14 @@ def test_messages_of_a_loop_come_when_they_are_due_and_a_slow_worker_adds_no_rou
     assert [message.headers["id"] for message in messages] == [first, second, last]
 
 
-def test_several_workers_share_a_loop(lab: Lab, make_app: MakeApp) -> None:
+def test_several_workers_share_a_loop(lab, make_app):
     app = make_app(exact_delays="loop")
     first, second = Worker(lab, app), Worker(lab, app)
     ids = {call(app, 0.3) for _ in range(50)}
     for worker in (first, second):
         worker.releaser.consume(worker.consumer.connection)
 
-    def all_there() -> bool:
+    def all_there():
         second.run(lambda: True, "")
         return (ready_counts(lab.connection, [queue_of(app)])[queue_of(app)] or 0) >= 50
 
@@ -539,7 +519,7 @@ def test_several_workers_share_a_loop(lab: Lab, make_app: MakeApp) -> None:
     assert ready_counts(lab.connection, [queue_of(app)]) == {queue_of(app): 0}
 
 
-def test_messages_that_a_loop_cannot_read_are_exhausted(lab: Lab, make_app: MakeApp) -> None:
+def test_messages_that_a_loop_cannot_read_are_exhausted(lab, make_app):
     app = make_app(exact_delays="loop")
     call(app, 60)
     worker = Worker(lab, app)
@@ -554,7 +534,7 @@ def test_messages_that_a_loop_cannot_read_are_exhausted(lab: Lab, make_app: Make
     assert "has no valid due time and queue" in message.headers["rmq-delay-message"]
 
 
-def test_a_message_that_cannot_be_decompressed_leaves_a_loop_as_it_came(lab: Lab, make_app: MakeApp) -> None:
+def test_a_message_that_cannot_be_decompressed_leaves_a_loop_as_it_came(lab, make_app):
     app = make_app(exact_delays="loop")
     call(app, 0.2)
     worker = Worker(lab, app)
@@ -567,16 +547,14 @@ def test_a_message_that_cannot_be_decompressed_leaves_a_loop_as_it_came(lab: Lab
     assert {("squeezed", "zip")} < {(each.body, each.headers.get("compression")) for each in found}
 
 
-def test_a_message_whose_queue_is_missing_stays_in_the_loop_until_the_queue_exists(
-    lab: Lab, make_app: MakeApp, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_message_whose_queue_is_missing_stays_in_the_loop_until_the_queue_exists(lab, make_app, caplog):
     app = make_app(exact_delays="loop")
     task_id = call(app, UNIT)
     lab.channel.queue_delete(queue_of(app))
     worker = Worker(lab, app)
     worker.releaser.consume(worker.consumer.connection)
 
-    def tries() -> int:
+    def tries():
         return sum("No queue takes" in record.getMessage() for record in caplog.records)
 
     began = time.monotonic()
@@ -590,9 +568,7 @@ def test_a_message_whose_queue_is_missing_stays_in_the_loop_until_the_queue_exis
     assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
 
 
-def test_publishers_and_doctor_report_a_loop_without_a_worker(
-    lab: Lab, make_app: MakeApp, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_publishers_and_doctor_report_a_loop_without_a_worker(lab, make_app, caplog):
     app = make_app(exact_delays="loop")
     with caplog.at_level(logging.WARNING):
         call(app, 1)
@@ -604,7 +580,7 @@ def test_publishers_and_doctor_report_a_loop_without_a_worker(
     assert "Start a worker" in found.fix
 
 
-def test_an_eta_is_the_same_as_its_countdown(lab: Lab, make_app: MakeApp) -> None:
+def test_an_eta_is_the_same_as_its_countdown(lab, make_app):
     app = make_app()
     eta = datetime.now(timezone.utc) + timedelta(seconds=0.3)
     app.tasks["shop.charge"].apply_async(eta=eta)
@@ -615,9 +591,7 @@ def test_an_eta_is_the_same_as_its_countdown(lab: Lab, make_app: MakeApp) -> Non
 
 
 @pytest.mark.parametrize("countdown", [0, 2 * UNIT])
-def test_a_call_with_a_countdown_does_not_overtake_others_when_it_is_due(
-    lab: Lab, make_app: MakeApp, countdown: float
-) -> None:
+def test_a_call_with_a_countdown_does_not_overtake_others_when_it_is_due(lab, make_app, countdown):
     """A message without a priority overtakes those with Celery's 0 in quorum queues of RabbitMQ 4.3."""
     app = make_app()
     task, queue = app.tasks["shop.charge"], queue_of(app)
@@ -631,7 +605,7 @@ def test_a_call_with_a_countdown_does_not_overtake_others_when_it_is_due(
 
 
 @pytest.mark.parametrize("queue_type", ["quorum"])
-def test_a_full_queue_does_not_hold_up_calls_to_another_one(lab: Lab, make_app: MakeApp) -> None:
+def test_a_full_queue_does_not_hold_up_calls_to_another_one(lab, make_app):
     app = make_app()
     (levels,) = state_of(app).exact.topologies
     full = Queue(lab.queue(f"{queue_of(app)}.full", **FULL), queue_arguments=FULL)

@@ -1,10 +1,7 @@
 """Exhausted messages: listed, requeued unchanged, discarded."""
 
-from __future__ import annotations
-
 import json
 import sys
-from typing import Any
 
 import amqp
 import pytest
@@ -15,10 +12,7 @@ from celery_rmq_delay.amqp.apply import ensure_queue, ready_counts
 from celery_rmq_delay.exceptions import SelectionError, TopologyError
 from celery_rmq_delay.operations.exhausted import Selection, discard, list_exhausted, requeue, show_exhausted
 from celery_rmq_delay.settings.parser import parse_settings
-from celery_rmq_delay.settings.values import Settings
-from celery_rmq_delay.topology.ladder import LadderPlan
 from tests.support.brokers.kinds import BOTH_TYPES
-from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import opened, park
 from tests.support.receiving import receiving
 from tests.support.waiting import wait_for
@@ -26,11 +20,11 @@ from tests.support.waiting import wait_for
 ALL = Selection(everything=True)
 
 
-def settings_of(lab: Lab) -> Settings:
+def settings_of(lab):
     return parse_settings({"prefix": lab.names.prefix})
 
 
-def exhausted_headers(task_id: str, **more: Any) -> dict[str, Any]:
+def exhausted_headers(task_id, **more):
     """Return headers as a worker writes them."""
     return {
         "id": task_id,
@@ -48,7 +42,7 @@ def exhausted_headers(task_id: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def bury(lab: Lab, *task_ids: str, queue: str | None = None, body: str = "body", **more: Any) -> str:
+def bury(lab, *task_ids, queue=None, body="body", **more):
     """Put messages into the exhausted queue and return its name."""
     name = settings_of(lab).exhausted_queue
     ensure_queue(lab.connection, lab.plan(parse_settings({}).default.ladder).exhausted_queue())
@@ -58,7 +52,7 @@ def bury(lab: Lab, *task_ids: str, queue: str | None = None, body: str = "body",
     return name
 
 
-def ids(lab: Lab, queue: str) -> list[str]:
+def ids(lab, queue):
     """Return the task ids in a queue, in order, and empty it."""
     found = []
     while message := lab.channel.basic_get(queue, no_ack=True):
@@ -68,7 +62,7 @@ def ids(lab: Lab, queue: str) -> list[str]:
 
 @BOTH_TYPES
 @pytest.mark.brokers
-def test_a_message_that_advanced_through_its_ladder_comes_back_byte_for_byte(lab: Lab) -> None:
+def test_a_message_that_advanced_through_its_ladder_comes_back_byte_for_byte(lab):
     _, plan = opened(lab, tiers=["50ms", "60ms"])
     body = b"\x80\x04\xff\x00 not text"
     message = amqp.Message(
@@ -105,8 +99,8 @@ def test_a_message_that_advanced_through_its_ladder_comes_back_byte_for_byte(lab
 @BOTH_TYPES
 @pytest.mark.brokers
 @pytest.mark.parametrize("is_copy", [False, True])
-def test_a_message_that_is_due_after_its_queue_was_deleted_is_exhausted(lab: Lab, is_copy: bool) -> None:
-    def opened_and_deleted(tier: int) -> LadderPlan | None:
+def test_a_message_that_is_due_after_its_queue_was_deleted_is_exhausted(lab, is_copy):
+    def opened_and_deleted(tier):
         """Delete a queue whose message is parked; return nothing if it was due by then and was deleted as well."""
         _, plan = opened(lab, tiers=[f"{tier}s", "1h"])
         delay_queue = plan.delay_queue(1, 1000 * tier).name
@@ -129,9 +123,7 @@ def test_a_message_that_is_due_after_its_queue_was_deleted_is_exhausted(lab: Lab
 @BOTH_TYPES
 @pytest.mark.brokers
 @pytest.mark.parametrize("tiers", [{"tiers": ["1h"]}, {"tiers": ["1h"], "jitter": 0.2}], ids=["plain", "jitter"])
-def test_a_message_that_is_rejected_after_its_delay_queue_was_deleted_is_exhausted(
-    lab: Lab, tiers: dict[str, Any]
-) -> None:
+def test_a_message_that_is_rejected_after_its_delay_queue_was_deleted_is_exhausted(lab, tiers):
     _, plan = opened(lab, **tiers)
     for _, _, delay_queue in plan.delay_queues(plan.ladders.values()):
         lab.channel.queue_delete(delay_queue.name)
@@ -145,7 +137,7 @@ def test_a_message_that_is_rejected_after_its_delay_queue_was_deleted_is_exhaust
 
 @BOTH_TYPES
 @pytest.mark.brokers
-def test_a_message_whose_next_delay_queue_was_deleted_waits_in_the_first(lab: Lab) -> None:
+def test_a_message_whose_next_delay_queue_was_deleted_waits_in_the_first(lab):
     _, plan = opened(lab, tiers=["100ms", "1h"])
     lab.channel.queue_delete(plan.delay_queue(2, 3_600_000).name)
     lab.publish(plan.queue, headers={"id": "a", "task": "t"})
@@ -155,7 +147,7 @@ def test_a_message_whose_next_delay_queue_was_deleted_waits_in_the_first(lab: La
 
 
 @pytest.mark.brokers
-def test_text_in_another_encoding_keeps_its_bytes(classic_lab: Lab) -> None:
+def test_text_in_another_encoding_keeps_its_bytes(classic_lab):
     lab = classic_lab
     target, name = lab.queue(), bury(lab)
     body = "grüße".encode("utf-16")
@@ -169,7 +161,7 @@ def test_text_in_another_encoding_keeps_its_bytes(classic_lab: Lab) -> None:
 
 @BOTH_TYPES
 @pytest.mark.brokers
-def test_a_requeued_task_starts_its_ladder_again(lab: Lab) -> None:
+def test_a_requeued_task_starts_its_ladder_again(lab):
     _, plan = opened(lab)
     name = bury(lab, "a", queue=plan.queue, **{h.CRASHES: 2, h.LANE: 3})
     requeue(lab.connection, settings_of(lab), ALL)
@@ -183,7 +175,7 @@ def test_a_requeued_task_starts_its_ladder_again(lab: Lab) -> None:
 
 
 @BOTH_TYPES
-def test_a_list_shows_the_headers_of_the_worker_and_leaves_the_order(lab: Lab) -> None:
+def test_a_list_shows_the_headers_of_the_worker_and_leaves_the_order(lab):
     name = bury(lab, "a", "b", "c", queue="q", body="1234567")
     outcome = list_exhausted(lab.connection, settings_of(lab), limit=2)
     assert [each.task_id for each in outcome.done] == ["a", "b"]
@@ -215,7 +207,7 @@ def test_a_list_shows_the_headers_of_the_worker_and_leaves_the_order(lab: Lab) -
     ],
     ids=lambda selection: "-".join(key for key, value in vars(selection).items() if value),
 )
-def test_only_messages_that_match_every_condition_are_requeued(classic_lab: Lab, selection: Selection) -> None:
+def test_only_messages_that_match_every_condition_are_requeued(classic_lab, selection):
     lab, target = classic_lab, classic_lab.queue()
     name = bury(lab, "a", "b", queue="q")
     odd = {"task": "shop.refund", h.EXCEPTION: "shop.errors.Lost", h.REASON: "crashed"}
@@ -227,7 +219,7 @@ def test_only_messages_that_match_every_condition_are_requeued(classic_lab: Lab,
 
 
 @BOTH_TYPES
-def test_a_selection_is_required_and_what_it_leaves_or_misses_is_reported(lab: Lab) -> None:
+def test_a_selection_is_required_and_what_it_leaves_or_misses_is_reported(lab):
     target, settings = lab.queue(), settings_of(lab)
     name = bury(lab, *"abcde", queue=target)
     for act in (requeue, discard):
@@ -244,7 +236,7 @@ def test_a_selection_is_required_and_what_it_leaves_or_misses_is_reported(lab: L
 
 @BOTH_TYPES
 @pytest.mark.brokers
-def test_messages_exhausted_again_during_a_requeue_are_not_requeued_again(lab: Lab) -> None:
+def test_messages_exhausted_again_during_a_requeue_are_not_requeued_again(lab):
     name = settings_of(lab).exhausted_queue
     bury(lab, "a", "b", queue=name)  # requeued, they are exhausted at once
     outcome = requeue(lab.connection, settings_of(lab), ALL)
@@ -254,7 +246,7 @@ def test_messages_exhausted_again_during_a_requeue_are_not_requeued_again(lab: L
 
 @BOTH_TYPES
 @pytest.mark.brokers
-def test_a_message_for_a_deleted_queue_stays_and_the_others_are_requeued(lab: Lab) -> None:
+def test_a_message_for_a_deleted_queue_stays_and_the_others_are_requeued(lab):
     target = lab.queue()
     bury(lab, "lost", queue=f"{lab.names.prefix}-gone")
     name = bury(lab, "a", queue=target)
@@ -268,7 +260,7 @@ def test_a_message_for_a_deleted_queue_stays_and_the_others_are_requeued(lab: La
 
 @BOTH_TYPES
 @pytest.mark.brokers
-def test_a_message_that_its_full_queue_refuses_stays(lab: Lab) -> None:
+def test_a_message_that_its_full_queue_refuses_stays(lab):
     target = lab.queue(**{"x-max-length": 1, "x-overflow": "reject-publish"})
     name = bury(lab, *"abcdef", queue=target)
     outcome = requeue(lab.connection, settings_of(lab), ALL)
@@ -277,7 +269,7 @@ def test_a_message_that_its_full_queue_refuses_stays(lab: Lab) -> None:
     assert ids(lab, target) + ids(lab, name) == list("abcdef")
 
 
-def test_a_full_queue_that_sends_refused_messages_to_the_exhausted_queue_is_tried_once(classic_lab: Lab) -> None:
+def test_a_full_queue_that_sends_refused_messages_to_the_exhausted_queue_is_tried_once(classic_lab):
     exhausted = settings_of(classic_lab).exhausted_queue
     back = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": exhausted}
     target = classic_lab.queue(**{"x-max-length": 0, "x-overflow": "reject-publish-dlx"}, **back)
@@ -288,17 +280,17 @@ def test_a_full_queue_that_sends_refused_messages_to_the_exhausted_queue_is_trie
     assert sorted(ids(classic_lab, name)) == list("aabcdef"), "none is lost, and one is twice in it"
 
 
-def test_a_receiver_that_objects_or_raises_keeps_a_message_and_a_failed_requeue_is_reported(lab: Lab) -> None:
+def test_a_receiver_that_objects_or_raises_keeps_a_message_and_a_failed_requeue_is_reported(lab):
     failed: list[tuple[str, str]] = []
 
-    def before(sender: str, task_id: str, queue: str, arguments: Any, **_: Any) -> str | None:
+    def before(sender, task_id, queue, arguments, **_):
         if task_id == "raises":
             arguments()
         if task_id == "leaves":
             sys.exit(3)
         return f"{sender} may not go to {queue}" if task_id == "objects" else None
 
-    def after(task_id: str, queue: str, **_: Any) -> None:
+    def after(task_id, queue, **_):
         failed.append((task_id, queue))
 
     target = lab.queue()
@@ -316,7 +308,7 @@ def test_a_receiver_that_objects_or_raises_keeps_a_message_and_a_failed_requeue_
 
 
 @BOTH_TYPES
-def test_a_message_of_unknown_origin_stays_until_a_queue_is_named(lab: Lab) -> None:
+def test_a_message_of_unknown_origin_stays_until_a_queue_is_named(lab):
     target = lab.queue()
     name = bury(lab, "a")
     (failure,) = requeue(lab.connection, settings_of(lab), ALL).failed
@@ -326,14 +318,14 @@ def test_a_message_of_unknown_origin_stays_until_a_queue_is_named(lab: Lab) -> N
     assert ids(lab, target) == ["a"]
 
 
-def test_a_missing_exhausted_queue_is_named_with_the_fix(classic_lab: Lab) -> None:
+def test_a_missing_exhausted_queue_is_named_with_the_fix(classic_lab):
     with pytest.raises(TopologyError, match="rmq-delay apply"):
         list_exhausted(classic_lab.connection, settings_of(classic_lab))
 
 
 @BOTH_TYPES
 @pytest.mark.brokers
-def test_a_death_that_is_no_rejection_is_listed_with_its_reason_and_queue(lab: Lab) -> None:
+def test_a_death_that_is_no_rejection_is_listed_with_its_reason_and_queue(lab):
     if not lab.reports_death_reason:
         pytest.skip("before RabbitMQ 3.13 every death advances through the ladder")
     _, plan = opened(lab)
@@ -343,7 +335,7 @@ def test_a_death_that_is_no_rejection_is_listed_with_its_reason_and_queue(lab: L
     assert (found.reason, found.queue, found.task_id) == ("expired", plan.queue, "a")
 
 
-def test_messages_without_any_header_are_listed_and_kept(classic_lab: Lab) -> None:
+def test_messages_without_any_header_are_listed_and_kept(classic_lab):
     name = bury(classic_lab, "a", **{h.MESSAGE: "password=hunter2"})
     classic_lab.publish(name, "not a task")
     secret, found = list_exhausted(classic_lab.connection, settings_of(classic_lab)).done
@@ -352,7 +344,7 @@ def test_messages_without_any_header_are_listed_and_kept(classic_lab: Lab) -> No
 
 
 @BOTH_TYPES
-def test_a_parked_task_is_not_among_the_exhausted(lab: Lab) -> None:
+def test_a_parked_task_is_not_among_the_exhausted(lab):
     _, plan = opened(lab)
     park(lab, plan, "a")
     assert list_exhausted(lab.connection, settings_of(lab)).done == []
@@ -360,7 +352,7 @@ def test_a_parked_task_is_not_among_the_exhausted(lab: Lab) -> None:
 
 @BOTH_TYPES
 @pytest.mark.brokers
-def test_a_message_with_cc_and_no_body_goes_back_to_its_origin_queue_only(lab: Lab) -> None:
+def test_a_message_with_cc_and_no_body_goes_back_to_its_origin_queue_only(lab):
     origin, other = lab.queue(), lab.queue()
     name = bury(lab)
     headers = exhausted_headers("1", **{h.QUEUE: origin, "CC": [other]})
@@ -375,7 +367,7 @@ def test_a_message_with_cc_and_no_body_goes_back_to_its_origin_queue_only(lab: L
 
 
 @BOTH_TYPES
-def test_a_message_whose_expires_is_past_stays_and_is_reported(lab: Lab) -> None:
+def test_a_message_whose_expires_is_past_stays_and_is_reported(lab):
     _, plan = opened(lab)
     name = bury(lab, "a", queue=plan.queue, expires="2026-01-31T12:00:00+00:00")
     outcome = wait_for(lambda: (found := requeue(lab.connection, settings_of(lab), ALL)).seen and found, "the message")
@@ -383,7 +375,7 @@ def test_a_message_whose_expires_is_past_stays_and_is_reported(lab: Lab) -> None
     assert ready_counts(lab.connection, [name, plan.queue]) == {name: 1, plan.queue: 0}
 
 
-def test_a_shown_message_has_its_facts_headers_traceback_and_arguments_without_secrets(classic_lab: Lab) -> None:
+def test_a_shown_message_has_its_facts_headers_traceback_and_arguments_without_secrets(classic_lab):
     traceback = 'Traceback (most recent call last):\n  File "a.py", line 1, in charge\n    pay(password="hunter2")\n'
     more = {h.TRACEBACK: traceback, "authorization": "Bearer hunter2", "tenant": "x", h.MESSAGE: "password=hunter2"}
     body = '[[7, {"card_number": "4111"}], {"password": "hunter2", "amount": 3}, {}]'
@@ -406,7 +398,7 @@ def test_a_shown_message_has_its_facts_headers_traceback_and_arguments_without_s
     assert len(list_exhausted(classic_lab.connection, settings_of(classic_lab)).done) == 2  # nothing was taken
 
 
-def test_the_arguments_of_a_body_that_is_not_json_are_not_decoded(classic_lab: Lab) -> None:
+def test_the_arguments_of_a_body_that_is_not_json_are_not_decoded(classic_lab):
     bury(classic_lab, "a", body="cos\nsystem\n(S'true'\ntR.")
     (found,), _ = show_exhausted(classic_lab.connection, settings_of(classic_lab), "a")
     assert found.to_json()["args"] is None

@@ -1,33 +1,29 @@
 """The ladder's objects and messages, without a worker."""
 
-from __future__ import annotations
-
 import itertools
-from typing import Any
 
 import pytest
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.ladders import Ladder, lane_of
 from celery_rmq_delay.names import return_key
-from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.delays import TICK, ttl
 from tests.support.brokers.kinds import BOTH_TYPES
-from tests.support.brokers.lab import HOUR, Advanced, Lab
+from tests.support.brokers.lab import HOUR
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.brokers
 
 
-def assert_waited(returned: list[Advanced], tiers_ms: list[int]) -> None:
+def assert_waited(returned, tiers_ms):
     """Check that these deliveries came from delay queues of these tiers, and none early."""
     assert [ttl(str(each.queue)) for each in returned] == [tier / 1000 for tier in tiers_ms]
     assert all(each.seconds >= tier / 1000 - TICK for each, tier in zip(returned, tiers_ms, strict=True))
 
 
 @BOTH_TYPES
-def test_a_message_advances_tier_by_tier_and_ends_exhausted(lab: Lab) -> None:
+def test_a_message_advances_tier_by_tier_and_ends_exhausted(lab):
     plan = lab.applied(lab.plan(Ladder((50, 100, 200))))
     lab.publish(plan.queue)
     seen = lab.advance(plan)
@@ -38,7 +34,7 @@ def test_a_message_advances_tier_by_tier_and_ends_exhausted(lab: Lab) -> None:
 
 
 @BOTH_TYPES
-def test_a_message_of_any_routing_key_advances(lab: Lab) -> None:
+def test_a_message_of_any_routing_key_advances(lab):
     plan = lab.applied(lab.plan(Ladder((10, 20))))
     topic = lab.exchange("topic")
     lab.channel.queue_bind(plan.queue, topic, "#")
@@ -50,7 +46,7 @@ def test_a_message_of_any_routing_key_advances(lab: Lab) -> None:
 
 
 @BOTH_TYPES
-def test_the_first_route_can_be_restored_on_every_tier(lab: Lab) -> None:
+def test_the_first_route_can_be_restored_on_every_tier(lab):
     plan = lab.applied(lab.plan(Ladder((5, 5, 5))))
     topic = lab.exchange("topic")
     lab.channel.queue_bind(plan.queue, topic, "#")
@@ -68,7 +64,7 @@ def test_the_first_route_can_be_restored_on_every_tier(lab: Lab) -> None:
 
 
 @BOTH_TYPES
-def test_body_and_properties_survive_the_ladder(lab: Lab) -> None:
+def test_body_and_properties_survive_the_ladder(lab):
     plan = lab.applied(lab.plan(Ladder((5, 5))))
     headers = {"id": "1", "nested": {"list": [1, "two", None]}}
     lab.publish(plan.queue, "ünïcode \0 body", headers=headers, priority=3, correlation_id="c", content_type="x/y")
@@ -85,7 +81,7 @@ def test_body_and_properties_survive_the_ladder(lab: Lab) -> None:
 
 
 @BOTH_TYPES
-def test_a_task_advances_through_its_own_ladder_beside_the_queues(lab: Lab) -> None:
+def test_a_task_advances_through_its_own_ladder_beside_the_queues(lab):
     plan = lab.applied(lab.plan(Ladder((10, 20, 30)), {"shop.ping": Ladder((100, 40)), "shop.charge": None}))
     for task, tiers in (("shop.ping", [100, 40]), ("shop.charge", [10, 20, 30]), (None, [10, 20, 30])):
         lab.publish(plan.queue, headers={"task": task} if task else {})
@@ -93,7 +89,7 @@ def test_a_task_advances_through_its_own_ladder_beside_the_queues(lab: Lab) -> N
 
 
 @BOTH_TYPES
-def test_jitter_spreads_messages_over_lanes_by_their_header(lab: Lab) -> None:
+def test_jitter_spreads_messages_over_lanes_by_their_header(lab):
     ladder = Ladder((HOUR, HOUR), jitter=0.2, lanes=5)
     plan = lab.applied(lab.plan(ladder))
     lanes = [lane_of(str(number), 5) for number in range(20)]
@@ -107,7 +103,7 @@ def test_jitter_spreads_messages_over_lanes_by_their_header(lab: Lab) -> None:
 
 
 @BOTH_TYPES
-def test_a_message_keeps_its_lane_on_every_tier(lab: Lab) -> None:
+def test_a_message_keeps_its_lane_on_every_tier(lab):
     ladder = Ladder((40, 80), jitter=0.5, lanes=3)
     plan = lab.applied(lab.plan(ladder))
     for lane in range(3):
@@ -116,7 +112,7 @@ def test_a_message_keeps_its_lane_on_every_tier(lab: Lab) -> None:
 
 
 @BOTH_TYPES
-def test_the_last_tier_repeats_without_a_limit(lab: Lab) -> None:
+def test_the_last_tier_repeats_without_a_limit(lab):
     plan = lab.applied(lab.plan(Ladder((5, 15), repeat_last=True)))
     lab.publish(plan.queue)
     seen = lab.advance(plan, rounds=14)
@@ -126,7 +122,7 @@ def test_the_last_tier_repeats_without_a_limit(lab: Lab) -> None:
 
 
 @BOTH_TYPES
-def test_one_tier_that_repeats_retries_without_a_limit(lab: Lab) -> None:
+def test_one_tier_that_repeats_retries_without_a_limit(lab):
     plan = lab.applied(lab.plan(Ladder((20,), repeat_last=True)))
     lab.publish(plan.queue, headers={"id": "1"})
     for done in range(50):
@@ -143,14 +139,14 @@ def test_one_tier_that_repeats_retries_without_a_limit(lab: Lab) -> None:
 
 
 @BOTH_TYPES
-def test_the_last_tier_repeats_on_lanes_too(lab: Lab) -> None:
+def test_the_last_tier_repeats_on_lanes_too(lab):
     plan = lab.applied(lab.plan(Ladder((10,), jitter=0.3, lanes=2, repeat_last=True)))
     lab.publish(plan.queue, headers={h.LANE: 1})
     assert len(lab.advance(plan, rounds=6)) == 6
 
 
 @BOTH_TYPES
-def test_a_delay_of_hours_does_not_hold_up_the_next_message(lab: Lab) -> None:
+def test_a_delay_of_hours_does_not_hold_up_the_next_message(lab):
     """One TTL per queue: a short delay never waits behind a long one."""
     plan = lab.applied(lab.plan(Ladder((30,)), {"long": Ladder((HOUR,))}))
     for task in ("long", "short"):
@@ -160,7 +156,7 @@ def test_a_delay_of_hours_does_not_hold_up_the_next_message(lab: Lab) -> None:
 
 
 @BOTH_TYPES
-def test_queues_of_one_prefix_keep_their_messages_apart(lab: Lab) -> None:
+def test_queues_of_one_prefix_keep_their_messages_apart(lab):
     names = ["a", "a.first", "a.retry.1", "return", "dlx", "a@1", "Ünïcode.日本"]
     plans = [lab.applied(lab.plan(Ladder((20, 20)), queue=f"{lab.names.prefix}-{name}")) for name in names]
     for plan in plans:
@@ -178,13 +174,13 @@ def test_queues_of_one_prefix_keep_their_messages_apart(lab: Lab) -> None:
 
 
 @BOTH_TYPES
-def test_messages_that_expire_in_the_origin_queue_are_exhausted_and_not_retried(lab: Lab) -> None:
+def test_messages_that_expire_in_the_origin_queue_are_exhausted_and_not_retried(lab):
     plan = lab.applied(lab.plan(Ladder((10,))))
     lab.publish(plan.queue, expiration="1")
     assert h.deaths(lab.get(plan.exhausted, ack=True).headers)[0]["reason"] == "expired"
 
 
-def test_messages_dropped_by_a_full_origin_queue_are_exhausted_and_not_retried(classic_lab: Lab) -> None:
+def test_messages_dropped_by_a_full_origin_queue_are_exhausted_and_not_retried(classic_lab):
     lab = classic_lab
     plan = lab.applied(lab.plan(Ladder((10,))), **{"x-max-length": 1})
     lab.publish(plan.queue, "dropped")
@@ -194,12 +190,12 @@ def test_messages_dropped_by_a_full_origin_queue_are_exhausted_and_not_retried(c
     assert lab.get(plan.queue, ack=True).body == "kept"
 
 
-def crash_until_exhausted(lab: Lab, plan: LadderPlan) -> int:
+def crash_until_exhausted(lab, plan):
     """Take the message and lose the connection until it is exhausted; return how often."""
     for crashes in itertools.count():
         connection = lab.connect()
 
-        def taken(channel: Any = connection.default_channel) -> Any:
+        def taken(channel=connection.default_channel):
             return channel.basic_get(plan.queue) or lab.counts(plan).get(plan.exhausted)
 
         found = wait_for(taken, "the message")
@@ -210,7 +206,7 @@ def crash_until_exhausted(lab: Lab, plan: LadderPlan) -> int:
     raise AssertionError
 
 
-def test_a_crash_loop_at_the_delivery_limit_is_exhausted_and_not_retried(quorum_lab: Lab) -> None:
+def test_a_crash_loop_at_the_delivery_limit_is_exhausted_and_not_retried(quorum_lab):
     lab = quorum_lab
     plan = lab.applied(lab.plan(Ladder((10, 10, 10))), **{"x-delivery-limit": 2})
     lab.publish(plan.queue, "poison")
@@ -221,7 +217,7 @@ def test_a_crash_loop_at_the_delivery_limit_is_exhausted_and_not_retried(quorum_
     assert len(lab.advance(plan)) == 5
 
 
-def test_a_crash_loop_after_a_retry_is_not_lost(quorum_lab: Lab) -> None:
+def test_a_crash_loop_after_a_retry_is_not_lost(quorum_lab):
     lab = quorum_lab
     plan = lab.applied(lab.plan(Ladder((10, 10, 10))), **{"x-delivery-limit": 3})
     lab.publish(plan.queue, "poison")
@@ -238,7 +234,7 @@ def test_a_crash_loop_after_a_retry_is_not_lost(quorum_lab: Lab) -> None:
 
 
 @BOTH_TYPES
-def test_a_broker_upgrade_is_a_rebind(lab: Lab) -> None:
+def test_a_broker_upgrade_is_a_rebind(lab):
     """Before 3.13 RabbitMQ does not set the last death's reason; after the upgrade the same objects route by it."""
     old = lab.applied(lab.plan(Ladder((10, 10)), reason_routing=False))
     lab.publish(old.queue)
@@ -258,7 +254,7 @@ def test_a_broker_upgrade_is_a_rebind(lab: Lab) -> None:
 
 
 @BOTH_TYPES
-def test_messages_from_another_delay_queue_advance_when_they_are_rejected(lab: Lab) -> None:
+def test_messages_from_another_delay_queue_advance_when_they_are_rejected(lab):
     """Their first death was no rejection and in no managed queue."""
     plan = lab.applied(lab.plan(Ladder((10,))))
     before = lab.queue(**{"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": plan.queue})

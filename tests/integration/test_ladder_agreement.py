@@ -1,10 +1,7 @@
 """The same tasks, with the same failures, on the in-memory ladder and on a real worker and broker: the same stories."""
 
-from __future__ import annotations
-
 import random
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +11,7 @@ from celery.exceptions import Reject
 import celery_rmq_delay
 from celery_rmq_delay import RetryableTask
 from celery_rmq_delay.amqp.apply import ready_counts
-from celery_rmq_delay.testing import BrokerLadder, MemoryLadder, TaskStory
+from celery_rmq_delay.testing import MemoryLadder
 from tests.support.waiting import SECONDS
 
 pytestmark = pytest.mark.brokers
@@ -33,7 +30,7 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_app(queue_type: str) -> Celery:
+def make_app(queue_type):
     app = Celery("agreement", broker="amqp://user@broker.invalid//", set_as_current=False)
     app.conf.task_default_queue_type = app.conf.task_create_missing_queue_type = queue_type
     app.conf.rmq_delay = {
@@ -46,7 +43,7 @@ def make_app(queue_type: str) -> Celery:
     return app
 
 
-def behave(self: Any, steps: list[str], walked: int = 0) -> str:
+def behave(self, steps, walked=0):
     """Behave as the list specifies for this attempt."""
     step = steps[self.request.retries] if self.request.retries < len(steps) else "ok"
     if step == "boom":
@@ -68,7 +65,7 @@ def behave(self: Any, steps: list[str], walked: int = 0) -> str:
     return f"{self.request.retries} {walked}"
 
 
-def behaviours(seed: int, count: int) -> list[tuple[str, str, list[str]]]:
+def behaviours(seed, count):
     """Return random tasks, their queues and the results of their attempts."""
     chance = random.Random(seed)
     found = []
@@ -80,7 +77,7 @@ def behaviours(seed: int, count: int) -> list[tuple[str, str, list[str]]]:
     return found
 
 
-def outline(story: TaskStory) -> list[Any]:
+def outline(story):
     """Return a story without its times."""
     attempts = [
         (
@@ -106,7 +103,7 @@ def outline(story: TaskStory) -> list[Any]:
     ]
 
 
-def signatures(app: Celery, wanted: list[tuple[str, str, list[str]]], seed: int) -> list[Any]:
+def signatures(app, wanted, seed):
     # The jitter lane depends on the id.
     return [
         app.tasks[task].s(steps).set(queue=queue, task_id=f"{seed}-{number}-{zlib.crc32(task.encode())}")
@@ -115,9 +112,7 @@ def signatures(app: Celery, wanted: list[tuple[str, str, list[str]]], seed: int)
 
 
 @pytest.mark.parametrize(("queue_type", "seed"), [pytest.param("classic", 6, marks=pytest.mark.slow), ("quorum", 7)])
-def test_memory_and_broker_have_the_same_stories(
-    queue_type: str, seed: int, rmq_worker: Callable[..., BrokerLadder]
-) -> None:
+def test_memory_and_broker_have_the_same_stories(queue_type, seed, rmq_worker):
     wanted = behaviours(seed, 80)
     app = make_app(queue_type)
     with MemoryLadder(app) as memory:

@@ -1,13 +1,10 @@
 """A ladder is changed while messages advance through it; the process that changes it may crash at any step."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import amqp
 import kombu
@@ -19,10 +16,8 @@ from celery_rmq_delay.app.inventory import applied
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import return_key
-from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.applied import Adoption
 from celery_rmq_delay.topology.common import undeliverable
-from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan, save_adoption
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.switching import (
@@ -53,9 +48,7 @@ pytestmark = pytest.mark.brokers
         pytest.param("classic", 1, marks=pytest.mark.slow),
     ],
 )
-def test_a_crash_between_any_two_steps_of_a_change_loses_and_doubles_nothing(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, stride: int
-) -> None:
+def test_a_crash_between_any_two_steps_of_a_change_loses_and_doubles_nothing(lab, monkeypatch, stride):
     a, b, c = lab.plan(A, TASKS_A), lab.plan(B, TASKS_B), lab.plan(C, TASKS_C)
     lab.applied(b)  # so that every ladder routes messages from its tiers
     apply_plan(lab.connection, a)
@@ -77,9 +70,7 @@ def test_a_crash_between_any_two_steps_of_a_change_loses_and_doubles_nothing(
     probe.nothing_came_twice()
 
 
-def test_a_crash_during_the_repair_of_a_crash_loses_and_doubles_nothing(
-    quorum_lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_during_the_repair_of_a_crash_loses_and_doubles_nothing(quorum_lab, monkeypatch):
     lab = quorum_lab
     a, b, c = lab.plan(A, TASKS_A), lab.plan(B, TASKS_B), lab.plan(C, TASKS_C)
     lab.applied(b)
@@ -94,7 +85,7 @@ def test_a_crash_during_the_repair_of_a_crash_loses_and_doubles_nothing(
     probe.nothing_came_twice()
 
 
-def test_a_crash_while_the_brokers_version_changes_loses_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_while_the_brokers_version_changes_loses_nothing(lab, monkeypatch):
     if not lab.reports_death_reason:
         pytest.skip("this version does not set the reason of the last death")
     new = lab.plan(Ladder((HOUR,)))
@@ -122,9 +113,7 @@ def test_a_crash_while_the_brokers_version_changes_loses_nothing(lab: Lab, monke
 
 
 @pytest.mark.parametrize("stride", [SOME, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_crash_in_the_first_apply_is_repaired_by_the_next(
-    rmq_broker: Any, monkeypatch: pytest.MonkeyPatch, stride: int
-) -> None:
+def test_a_crash_in_the_first_apply_is_repaired_by_the_next(rmq_broker, monkeypatch, stride):
     for step in itertools.count(1, stride):
         lab = Lab(rmq_broker.url, "classic")
         try:
@@ -147,13 +136,13 @@ MESSAGES = 400
 class Rejecter(threading.Thread):
     """Rejects every message of a queue until it was rejected often enough; records finished messages."""
 
-    def __init__(self, url: str, queue: str) -> None:
+    def __init__(self, url, queue):
         super().__init__()
         self.url, self.queue, self.stopped = url, queue, threading.Event()
         self.finished: list[str] = []
         self.errors: list[BaseException] = []
 
-    def run(self) -> None:
+    def run(self):
         try:
             with kombu.Connection(self.url) as connection:
                 channel = connection.channel()
@@ -165,7 +154,7 @@ class Rejecter(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - for the main thread
             self.errors.append(error)
 
-    def handle(self, channel: amqp.Channel, message: amqp.Message) -> None:
+    def handle(self, channel, message):
         if h.rejections(message.headers, self.queue) < ROUNDS:
             channel.basic_reject(message.delivery_tag, requeue=False)
         else:
@@ -174,7 +163,7 @@ class Rejecter(threading.Thread):
 
 
 @pytest.mark.slow
-def test_ladders_change_under_messages_that_are_rejected_all_the_time(lab: Lab) -> None:
+def test_ladders_change_under_messages_that_are_rejected_all_the_time(lab):
     """Two workers reject, another one changes the ladder back and forth: each message ends exactly once."""
     ladders = [
         Ladder((20, 40), repeat_last=True),
@@ -196,7 +185,7 @@ def test_ladders_change_under_messages_that_are_rejected_all_the_time(lab: Lab) 
             if number % 25 == 0:
                 made += apply_plan(lab.connection, next(switches))
 
-        def all_finished() -> bool:
+        def all_finished():
             assert not any(worker.errors for worker in workers), [worker.errors for worker in workers]
             return sum(len(worker.finished) for worker in workers) >= MESSAGES
 
@@ -214,12 +203,12 @@ def test_ladders_change_under_messages_that_are_rejected_all_the_time(lab: Lab) 
     assert lab.channel.queue_declare(plans[0].queue, passive=True).message_count == 0
 
 
-def test_two_versions_of_an_app_apply_at_the_same_time_and_one_wins(lab: Lab) -> None:
+def test_two_versions_of_an_app_apply_at_the_same_time_and_one_wins(lab):
     plans = [lab.plan(ladder, tasks) for ladder, tasks in ((A, TASKS_A), (B, TASKS_B), (C, TASKS_C))]
     lab.applied(plans[1])
     probe = Probe(lab, *plans)
 
-    def apply_often(plan: LadderPlan) -> None:
+    def apply_often(plan):
         with kombu.Connection(lab.url) as connection:
             for _ in range(5):
                 apply_plan(connection, plan, quick=True)
@@ -231,7 +220,7 @@ def test_two_versions_of_an_app_apply_at_the_same_time_and_one_wins(lab: Lab) ->
     assert probe.every_message_arrives_once("after the race") == expected(winner, dict(winner.tasks))
 
 
-def test_messages_of_the_old_ladder_come_back_and_go_on_in_the_new_one(lab: Lab) -> None:
+def test_messages_of_the_old_ladder_come_back_and_go_on_in_the_new_one(lab):
     old, new = lab.plan(Ladder((60, 60, 60))), lab.plan(Ladder((10, 20)))
     lab.applied(old)
     lab.publish(old.queue)
@@ -245,7 +234,7 @@ def test_messages_of_the_old_ladder_come_back_and_go_on_in_the_new_one(lab: Lab)
     assert lab.get(old.exhausted, ack=True).delivery_info["routing_key"] == return_key(old.queue, 2)
 
 
-def test_a_shorter_ladder_takes_messages_from_tiers_it_does_not_have(lab: Lab) -> None:
+def test_a_shorter_ladder_takes_messages_from_tiers_it_does_not_have(lab):
     old, new = lab.plan(Ladder((10, 10, 60))), lab.plan(Ladder((10,), repeat_last=True))
     lab.applied(old)
     lab.publish(old.queue)
@@ -258,7 +247,7 @@ def test_a_shorter_ladder_takes_messages_from_tiers_it_does_not_have(lab: Lab) -
     assert lab.get(old.queue).delivery_info["routing_key"] == return_key(old.queue, 1)
 
 
-def test_an_apply_returns_whether_it_changed_the_ladder(lab: Lab) -> None:
+def test_an_apply_returns_whether_it_changed_the_ladder(lab):
     plan = lab.plan(A, TASKS_A)
     lab.origin(plan)
     assert apply_plan(lab.connection, plan)
@@ -267,7 +256,7 @@ def test_an_apply_returns_whether_it_changed_the_ladder(lab: Lab) -> None:
     assert apply_plan(lab.connection, lab.plan(B, TASKS_B))
 
 
-def test_the_record_has_the_time_when_a_ladder_was_retired(lab: Lab) -> None:
+def test_the_record_has_the_time_when_a_ladder_was_retired(lab):
     a, b = lab.plan(A), lab.plan(B)
     lab.applied(a)
     assert settled(lab, a).retired == {}
@@ -277,7 +266,7 @@ def test_the_record_has_the_time_when_a_ladder_was_retired(lab: Lab) -> None:
     assert set(settled(lab, a).retired) == {b.ladder.id}
 
 
-def test_another_exhausted_queue_gets_all_exhausted_messages_and_the_old_one_none(lab: Lab) -> None:
+def test_another_exhausted_queue_gets_all_exhausted_messages_and_the_old_one_none(lab):
     old = lab.applied(lab.plan(A, TASKS_A))
     new = lab.plan(A, TASKS_A, exhausted=f"{old.exhausted}.new")
     apply_plan(lab.connection, new)
@@ -294,7 +283,7 @@ def test_another_exhausted_queue_gets_all_exhausted_messages_and_the_old_one_non
     assert lab.channel.basic_get(old.exhausted) is None
 
 
-def assert_only_one_is_let_in(lab: Lab, in_force: LadderPlan, *, refused: LadderPlan) -> None:
+def assert_only_one_is_let_in(lab, in_force, *, refused):
     with pytest.raises(TopologyError, match=r"The record of the ladder of queue .* is gone"):
         apply_plan(lab.connection, refused)
     apply_plan(lab.connection, in_force, quick=True)
@@ -318,28 +307,26 @@ OWN: dict[str, Ladder | None] = {"own": Ladder((15,))}
     ],
     ids=["another", "that of a task", "another one of a task", "none of a task"],
 )
-def test_a_lost_record_lets_no_second_ladder_in(
-    lab: Lab, tasks: dict[str, Ladder | None], changes: dict[str, Any]
-) -> None:
+def test_a_lost_record_lets_no_second_ladder_in(lab, tasks, changes):
     a = lab.applied(lab.plan(A, tasks))
     lose_record(lab, a)
     assert_only_one_is_let_in(lab, a, refused=replace(a, **changes))
 
 
-def test_a_lost_record_lets_no_ladder_in_that_was_in_force_before(lab: Lab) -> None:
+def test_a_lost_record_lets_no_ladder_in_that_was_in_force_before(lab):
     a, b = lab.applied(lab.plan(A)), lab.plan(B)
     apply_plan(lab.connection, b)
     lose_record(lab, b)
     assert_only_one_is_let_in(lab, b, refused=a)
 
 
-def test_a_lost_record_lets_no_other_exhausted_queue_in(lab: Lab) -> None:
+def test_a_lost_record_lets_no_other_exhausted_queue_in(lab):
     a = lab.applied(lab.plan(A))
     lose_record(lab, a)
     assert_only_one_is_let_in(lab, a, refused=lab.plan(A, exhausted=f"{a.exhausted}.new"))
 
 
-def test_a_crash_of_an_apply_without_a_record_doubles_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_of_an_apply_without_a_record_doubles_nothing(lab, monkeypatch):
     a, b = lab.applied(lab.plan(A, TASKS_A)), lab.plan(B, TASKS_B)
     probe = Probe(lab, a, b)
     for step in itertools.count(1, 2):
@@ -354,7 +341,7 @@ def test_a_crash_of_an_apply_without_a_record_doubles_nothing(lab: Lab, monkeypa
     probe.nothing_came_twice()
 
 
-def test_without_a_record_an_adoption_is_noted_for_the_ladder_in_force_only(lab: Lab) -> None:
+def test_without_a_record_an_adoption_is_noted_for_the_ladder_in_force_only(lab):
     a, b = lab.applied(lab.plan(A)), lab.plan(B)
     adoption = Adoption(in_force=False, generation=0, queue_type=a.queue_type)
     lose_record(lab, a)
@@ -366,9 +353,7 @@ def test_without_a_record_an_adoption_is_noted_for_the_ladder_in_force_only(lab:
     assert applied(lab.connection, b).adoption == replace(adoption, generation=1)
 
 
-def test_a_record_that_is_lost_in_a_change_that_was_cut_off_lets_no_ladder_in(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_is_lost_in_a_change_that_was_cut_off_lets_no_ladder_in(lab, monkeypatch):
     a, b = lab.applied(lab.plan(A)), lab.plan(B)
     assert crashed_apply(lab, b, 8, monkeypatch)
     lose_record(lab, a)
@@ -378,7 +363,7 @@ def test_a_record_that_is_lost_in_a_change_that_was_cut_off_lets_no_ladder_in(
             apply_plan(lab.connection, plan)
 
 
-def test_a_reset_leaves_nothing_bound_that_a_lost_record_knew(lab: Lab) -> None:
+def test_a_reset_leaves_nothing_bound_that_a_lost_record_knew(lab):
     b = lab.plan(B, TASKS_B)
     a = lab.applied(lab.plan(A, TASKS_A, exhausted=f"{b.exhausted}.old"))
     probe = Probe(lab, a, b)
@@ -396,7 +381,7 @@ def test_a_reset_leaves_nothing_bound_that_a_lost_record_knew(lab: Lab) -> None:
     wait_for(lambda: ready_counts(lab.connection, [a.exhausted, b.exhausted]) == {a.exhausted: 0, b.exhausted: 1})
 
 
-def test_a_ladder_without_any_queue_is_replaced_without_being_asked(lab: Lab) -> None:
+def test_a_ladder_without_any_queue_is_replaced_without_being_asked(lab):
     a = lab.applied(lab.plan(A, TASKS_A))
     kind: QueueType = "classic" if a.queue_type == "quorum" else "quorum"
     b = lab.plan(replace(B, queue_type=kind), queue_type=kind)
@@ -417,7 +402,7 @@ def test_a_ladder_without_any_queue_is_replaced_without_being_asked(lab: Lab) ->
 
 
 @pytest.mark.slow
-def test_a_reset_that_is_cut_off_leaves_no_two_ladders(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reset_that_is_cut_off_leaves_no_two_ladders(lab, monkeypatch):
     a, b = lab.applied(lab.plan(A)), lab.plan(B)
     for step in itertools.count(1):
         lose_record(lab, a)
@@ -433,9 +418,7 @@ def test_a_reset_that_is_cut_off_leaves_no_two_ladders(lab: Lab, monkeypatch: py
             break
 
 
-def test_a_user_who_may_not_configure_a_ladder_gets_an_error_and_changes_nothing(
-    lab: Lab, own_broker: PrivateBroker
-) -> None:
+def test_a_user_who_may_not_configure_a_ladder_gets_an_error_and_changes_nothing(lab, own_broker):
     a, b = lab.applied(lab.plan(A)), lab.plan(B)
     url = add_user(own_broker, lab.url, Permissions(r"^(?!.*\.ladder).*$", ".*", ".*"))
     with kombu.Connection(url) as connection, pytest.raises(TopologyError, match="run as a user who may"):
@@ -446,7 +429,7 @@ def test_a_user_who_may_not_configure_a_ladder_gets_an_error_and_changes_nothing
     assert_only_one_is_let_in(lab, a, refused=b)
 
 
-def test_a_ladder_that_was_forgotten_with_a_lost_record_comes_back_without_its_bindings(lab: Lab) -> None:
+def test_a_ladder_that_was_forgotten_with_a_lost_record_comes_back_without_its_bindings(lab):
     a = lab.plan(A)
     new, old = a.exhausted, f"{a.exhausted}.old"
     lab.applied(replace(a, exhausted=old))
@@ -459,7 +442,7 @@ def test_a_ladder_that_was_forgotten_with_a_lost_record_comes_back_without_its_b
     wait_for(lambda: ready_counts(lab.connection, [old, new]) == {old: 0, new: 1})
 
 
-def test_a_lost_record_is_written_again_when_its_ladder_was_deleted(lab: Lab) -> None:
+def test_a_lost_record_is_written_again_when_its_ladder_was_deleted(lab):
     a, b = lab.applied(lab.plan(A, {"own": Ladder((15,))})), lab.plan(B, {"own": None})
     lose_record(lab, a)
     for exchange in (a.names.active(a.queue), a.names.standby(a.queue), a.names.tasks(a.queue)):

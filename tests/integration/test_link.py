@@ -1,10 +1,7 @@
 """Nothing waits for the broker on a link: in an alarm, cut off, without a reply, after a loss; for all that use one."""
 
-from __future__ import annotations
-
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import amqp
@@ -18,12 +15,10 @@ from celery_rmq_delay.amqp.connections import another
 from celery_rmq_delay.amqp.link import Link
 from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.events.writer import EventWriter
-from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.worker.bootstep import _Dropping
 from celery_rmq_delay.worker.confirming import ConfirmingConnection
 from tests.support.brokers.alarms import alarm
-from tests.support.brokers.lab import Lab
-from tests.support.brokers.proxy import Proxy, elsewhere
+from tests.support.brokers.proxy import elsewhere
 from tests.support.waiting import BUSY, wait_for
 
 #: More unread bytes than the kernels at both ends buffer, in pieces.
@@ -37,7 +32,7 @@ class Copies:
     KEEPS = True
     hostname, hub = "w@test", None
 
-    def __init__(self, url: str, queue: str) -> None:
+    def __init__(self, url, queue):
         self._queue = queue
         self._source = kombu.Connection(url)
         self._source.connect()
@@ -46,13 +41,13 @@ class Copies:
         self._connection = ConfirmingConnection(self, self._source, lock=threading.RLock())
         self._connection.open()
 
-    def send(self, body: bytes) -> None:
+    def send(self, body):
         self._connection.publish(amqp.Message(body), Route("", self._queue), bool)
 
-    def turn(self) -> None:
+    def turn(self):
         """Nothing: the thread does it."""
 
-    def close(self) -> None:
+    def close(self):
         self._connection.close()
         self.timer.stop()
         self._source.collect()
@@ -63,14 +58,14 @@ class Events:
 
     KEEPS = True
 
-    def __init__(self, url: str, queue: str) -> None:
+    def __init__(self, url, queue):
         self._url = url
         self._writer = EventWriter(self._connect, queue)
         self._writer.start()
         self.send, self.turn, self.close = self._writer.write, self._writer.tick, self._writer.close
 
-    def _connect(self) -> Link:
-        def connect(connection: kombu.Connection) -> None:
+    def _connect(self):
+        def connect(connection):
             connection.connect()
             connection.default_channel.confirm_select()
 
@@ -82,24 +77,24 @@ class Celerys:
 
     KEEPS = False
 
-    def __init__(self, url: str, queue: str) -> None:
+    def __init__(self, url, queue):
         self._link = _Dropping(Celery(broker=url, set_as_current=False), kombu.Connection.connect)
         self._producer = kombu.Producer(self._link.connection, routing_key=queue, auto_declare=False)
         self.close = self._link.end
 
-    def send(self, body: bytes) -> None:
+    def send(self, body):
         self._producer.publish(body, content_type="application/data", content_encoding="binary")
 
-    def turn(self) -> None:
+    def turn(self):
         self._link.turn()
 
 
 @pytest.fixture(params=[Copies, Events, Celerys], ids=lambda kind: kind.__name__.lower())
-def connect(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str], Any]]:
+def connect(request):
     """A function that connects a user of a link to a broker, and publishes to a queue."""
     users: list[Any] = []
 
-    def connect(url: str, queue: str) -> Any:
+    def connect(url, queue):
         users.append(request.param(url, queue))
         return users[-1]
 
@@ -108,18 +103,18 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str], Any
         user.close()
 
 
-def arrived(lab: Lab, queue: str, user: Any) -> int:
+def arrived(lab, queue, user):
     user.turn()
     return ready_counts(lab.connection, [queue])[queue] or 0
 
 
-def sent_again(lab: Lab, queue: str, user: Any) -> bool:
+def sent_again(lab, queue, user):
     """Publish once more: what is written to a connection that ends can be lost."""
     user.send(b"again")
     return arrived(lab, queue, user) > 0
 
 
-def is_lost(user: Any) -> bool:
+def is_lost(user):
     try:
         user.turn()
     except (OSError, amqp.AMQPError):
@@ -127,7 +122,7 @@ def is_lost(user: Any) -> bool:
     return False
 
 
-def in_time(act: Callable[[], object]) -> None:
+def in_time(act):
     """Call ``act``, which has to end although the broker does not."""
     began = time.monotonic()
     act()
@@ -135,9 +130,7 @@ def in_time(act: Callable[[], object]) -> None:
 
 
 @pytest.mark.brokers
-def test_nothing_waits_in_an_alarm_and_all_goes_on_after_it(
-    classic_lab: Lab, own_broker: PrivateBroker, connect: Callable[[str, str], Any]
-) -> None:
+def test_nothing_waits_in_an_alarm_and_all_goes_on_after_it(classic_lab, own_broker, connect):
     queue = classic_lab.queue()
     user = connect(classic_lab.url, queue)
     user.send(b"before")
@@ -153,9 +146,7 @@ def test_nothing_waits_in_an_alarm_and_all_goes_on_after_it(
 
 
 @pytest.mark.brokers
-def test_a_close_in_an_alarm_takes_about_a_second(
-    classic_lab: Lab, own_broker: PrivateBroker, connect: Callable[[str, str], Any]
-) -> None:
+def test_a_close_in_an_alarm_takes_about_a_second(classic_lab, own_broker, connect):
     user = connect(classic_lab.url, classic_lab.queue())
     with alarm(own_broker):
         user.send(b"unread")
@@ -163,9 +154,7 @@ def test_a_close_in_an_alarm_takes_about_a_second(
 
 
 @pytest.mark.slow
-def test_nothing_waits_for_a_peer_that_is_cut_off(
-    classic_lab: Lab, proxy: Proxy, connect: Callable[[str, str], Any]
-) -> None:
+def test_nothing_waits_for_a_peer_that_is_cut_off(classic_lab, proxy, connect):
     user = connect(elsewhere(classic_lab.url, proxy.port), classic_lab.queue())
     proxy.hold()
     for _ in range(PIECES):
@@ -174,9 +163,7 @@ def test_nothing_waits_for_a_peer_that_is_cut_off(
     in_time(user.close)
 
 
-def test_a_lost_connection_is_noticed_and_opened_again_where_messages_are_kept(
-    classic_lab: Lab, proxy: Proxy, connect: Callable[[str, str], Any]
-) -> None:
+def test_a_lost_connection_is_noticed_and_opened_again_where_messages_are_kept(classic_lab, proxy, connect):
     queue = classic_lab.queue()
     user = connect(elsewhere(classic_lab.url, proxy.port), queue)
     proxy.cut()

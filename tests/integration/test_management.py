@@ -1,18 +1,14 @@
 """The client of the management API: reads, writes and errors."""
 
-from __future__ import annotations
-
 import re
 import socket
 import ssl
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import httpx
 import kombu
@@ -25,25 +21,23 @@ from celery_rmq_delay.management.records import Policy
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.external import ExternalBroker
 from celery_rmq_delay.testing.servers.host import free_port
-from celery_rmq_delay.testing.servers.installation import Installation
-from tests.support.brokers.lab import Lab
 from tests.support.corpus import corpus
 from tests.support.waiting import BUSY, wait_for
 
 
 @pytest.fixture
-def api(managed: PrivateBroker) -> Iterator[Management]:
+def api(managed):
     with Management(str(managed.management_url), "/", "guest", "guest") as client:
         yield client
 
 
 @pytest.fixture
-def user(managed: PrivateBroker) -> Iterator[Callable[..., str]]:
+def user(managed):
     """Add users; return the URL of the API with their credentials."""
     http = httpx.Client(base_url=f"{managed.management_url}/api/")
     added: list[str] = []
 
-    def add(tags: str, vhost: str | None = "/") -> str:
+    def add(tags, vhost="/"):
         name = f"u{uuid.uuid4().hex[:8]}"
         added.append(name)
         http.put(f"users/{name}", json={"password": "s e/c:r@t", "tags": tags}).raise_for_status()
@@ -58,7 +52,7 @@ def user(managed: PrivateBroker) -> Iterator[Callable[..., str]]:
     http.close()
 
 
-def problem(client: Management, call: Callable[[Management], Any] = Management.version) -> str:
+def problem(client, call=Management.version):
     """Return the client's error; neither it nor its causes may contain a secret."""
     with client, pytest.raises(ManagementError) as raised:
         call(client)
@@ -70,7 +64,7 @@ def problem(client: Management, call: Callable[[Management], Any] = Management.v
     return str(raised.value)
 
 
-def test_the_api_is_looked_for_on_the_brokers_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_api_is_looked_for_on_the_brokers_host(monkeypatch):
     monkeypatch.delenv(URL_VARIABLE, raising=False)
     with Management.of(kombu.Connection("amqp://me:s%40@rabbit.example:5673/a%2Fb")) as plain:
         assert (plain.url, plain.vhost, plain.user) == ("http://rabbit.example:15672", "a/b", "me")
@@ -78,7 +72,7 @@ def test_the_api_is_looked_for_on_the_brokers_host(monkeypatch: pytest.MonkeyPat
         assert (secure.url, secure.vhost) == ("https://rabbit.example:15671", "/")
 
 
-def test_an_option_comes_before_the_environment_and_that_before_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_comes_before_the_environment_and_that_before_the_setting(monkeypatch):
     broker = kombu.Connection("amqp://me@rabbit.example//")
     monkeypatch.delenv(URL_VARIABLE, raising=False)
     with Management.of(broker, setting="http://setting.example") as client:
@@ -91,14 +85,14 @@ def test_an_option_comes_before_the_environment_and_that_before_the_setting(monk
 
 
 @corpus("url", ["rabbit:15672", "ftp://me:hidden@rabbit", "http://", "me:hidden@rabbit"])
-def test_an_address_that_is_no_url_is_refused(url: str) -> None:
+def test_an_address_that_is_no_url_is_refused(url):
     with pytest.raises(ManagementError, match="is no URL") as raised:
         Management(url, "/", "guest", "guest")
     assert "hidden" not in str(raised.value)
 
 
 @pytest.mark.brokers
-def test_the_api_shows_the_arguments_and_policy_of_a_queue(managed: PrivateBroker, managed_lab: Lab) -> None:
+def test_the_api_shows_the_arguments_and_policy_of_a_queue(managed, managed_lab):
     name = managed_lab.queue(f"{managed_lab.names.prefix} ü/%?#", **{"x-max-length": 7})
     with Management.of(managed_lab.connection, managed.management_url) as api:
         assert tuple(map(int, api.version().split("."))) == managed.version
@@ -110,13 +104,13 @@ def test_the_api_shows_the_arguments_and_policy_of_a_queue(managed: PrivateBroke
 
 
 @pytest.mark.brokers
-def test_a_missing_queue_is_none(api: Management) -> None:
+def test_a_missing_queue_is_none(api):
     assert api.queue("no such queue") is None
     assert api.consumers("no such queue") == []
 
 
 @pytest.mark.brokers
-def test_a_queue_that_is_not_durable_is_recognised(api: Management, managed: PrivateBroker) -> None:
+def test_a_queue_that_is_not_durable_is_recognised(api, managed):
     with kombu.Connection(managed.url) as connection:
         connection.channel().queue_declare("fleeting", durable=False, exclusive=True, auto_delete=True)
         detail = wait_for(lambda: api.queue("fleeting"))
@@ -124,7 +118,7 @@ def test_a_queue_that_is_not_durable_is_recognised(api: Management, managed: Pri
 
 
 @pytest.mark.brokers
-def test_the_consumers_of_a_queue_are_listed_by_address(api: Management, managed_lab: Lab) -> None:
+def test_the_consumers_of_a_queue_are_listed_by_address(api, managed_lab):
     name = managed_lab.queue()
     managed_lab.channel.basic_consume(name)
     socket = managed_lab.connection.connection.transport.sock
@@ -132,8 +126,8 @@ def test_the_consumers_of_a_queue_are_listed_by_address(api: Management, managed
 
 
 @pytest.mark.brokers
-def test_a_policy_is_written_read_and_deleted(api: Management) -> None:
-    def found() -> list[Policy]:
+def test_a_policy_is_written_read_and_deleted(api):
+    def found():
         return [each for each in api.policies() if each.name == policy.name]
 
     policy = Policy("ours / ü", "^a\\.b$", {"max-length": 3}, 4)
@@ -147,22 +141,20 @@ def test_a_policy_is_written_read_and_deleted(api: Management) -> None:
 
 
 @pytest.mark.brokers
-def test_a_policy_that_the_broker_refuses_is_reported_with_the_reason(api: Management) -> None:
+def test_a_policy_that_the_broker_refuses_is_reported_with_the_reason(api):
     with pytest.raises(ManagementError, match=r"answered 400 to PUT .*not recognised policy settings"):
         api.put_policy(Policy("bad", "x", {"nonsense": 1}))
 
 
 @pytest.mark.brokers
-def test_a_wrong_password_is_reported(managed: PrivateBroker) -> None:
+def test_a_wrong_password_is_reported(managed):
     error = problem(Management(f"http://127.0.0.1:{managed.settings.management_port}", "/", "stranger", "x"))
     assert "does not let user 'stranger' in (401: " in error
     assert "Check name and password" in error
 
 
 @pytest.mark.brokers
-def test_credentials_in_the_url_are_decoded_and_the_error_for_a_user_without_a_tag_names_the_tag(
-    user: Callable[..., str],
-) -> None:
+def test_credentials_in_the_url_are_decoded_and_the_error_for_a_user_without_a_tag_names_the_tag(user):
     with Management(user("monitoring"), "/", "guest", "wrong") as client:
         assert client.version()
         assert isinstance(client.queues(), dict)
@@ -172,7 +164,7 @@ def test_credentials_in_the_url_are_decoded_and_the_error_for_a_user_without_a_t
 
 
 @pytest.mark.brokers
-def test_the_error_for_a_user_who_may_not_write_policies_names_the_tag(user: Callable[..., str]) -> None:
+def test_the_error_for_a_user_who_may_not_write_policies_names_the_tag(user):
     url = user("monitoring")
     for call in (lambda api: api.put_policy(Policy("p", "x", {"expires": 1000})), lambda api: api.delete_policy("p")):
         error = problem(Management(url, "/", "", ""), call)
@@ -184,21 +176,19 @@ def test_the_error_for_a_user_who_may_not_write_policies_names_the_tag(user: Cal
 
 
 @pytest.mark.brokers
-def test_a_user_without_permissions_on_the_vhost_gets_an_error(user: Callable[..., str]) -> None:
+def test_a_user_without_permissions_on_the_vhost_gets_an_error(user):
     error = problem(Management(user("policymaker", vhost=None), "/", "", ""), Management.policies)
     assert "see the vhost '/'" in error or "the vhost '/', or hides it from user" in error  # since RabbitMQ 4.3: 404
     assert "set_permissions" in error
 
 
-def vhosts(broker: PrivateBroker) -> list[str]:
+def vhosts(broker):
     with httpx.Client(base_url=f"{broker.management_url}/api/") as http:
         return [each["name"] for each in http.get("vhosts").raise_for_status().json()]
 
 
 @pytest.mark.brokers
-def test_a_vhost_for_a_test_is_open_to_a_user_who_may_not_create_any(
-    managed: PrivateBroker, user: Callable[..., str]
-) -> None:
+def test_a_vhost_for_a_test_is_open_to_a_user_who_may_not_create_any(managed, user):
     _, credentials, _ = re.split(r"//|@", user("", vhost=None))
     url = f"amqp://{credentials}@127.0.0.1:{managed.port}"
     broker = ExternalBroker(f"{url}//;{url}/other", managed.management_url)
@@ -213,7 +203,7 @@ def test_a_vhost_for_a_test_is_open_to_a_user_who_may_not_create_any(
 
 
 @pytest.mark.brokers
-def test_the_reason_why_no_vhost_is_created_is_reported(managed: PrivateBroker, user: Callable[..., str]) -> None:
+def test_the_reason_why_no_vhost_is_created_is_reported(managed, user):
     for api, expected in (
         (f"http://stranger:x@127.0.0.1:{managed.settings.management_port}", "Check name and password"),
         (user("monitoring"), "create and delete vhosts (401: Not administrator user). Give it the tag administrator"),
@@ -223,7 +213,7 @@ def test_the_reason_why_no_vhost_is_created_is_reported(managed: PrivateBroker, 
 
 
 @pytest.mark.brokers
-def test_a_vhost_that_its_user_cannot_be_given_is_deleted_again(managed: PrivateBroker) -> None:
+def test_a_vhost_that_its_user_cannot_be_given_is_deleted_again(managed):
     broker = ExternalBroker(managed.url.replace("guest:guest", "absent:x"), managed.management_url)
     with pytest.raises(ManagementError, match="400 to PUT permissions"):
         broker.vhost("unwanted")
@@ -232,16 +222,14 @@ def test_a_vhost_that_its_user_cannot_be_given_is_deleted_again(managed: Private
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("call", [Management.queues, Management.policies, lambda api: api.queue("q")])
-def test_an_unknown_vhost_is_distinguished_from_a_missing_api(
-    managed: PrivateBroker, call: Callable[[Management], Any]
-) -> None:
+def test_an_unknown_vhost_is_distinguished_from_a_missing_api(managed, call):
     error = problem(Management(str(managed.management_url), "no/such", "guest", "guest"), call)
     assert "does not know the vhost 'no/such'" in error
     error = problem(Management(f"{managed.management_url}/elsewhere", "/", "guest", "guest"), call)
     assert "serves HTTP, but no management API there" in error
 
 
-def test_an_address_without_the_api_is_reported_with_the_command_that_enables_it(managed: PrivateBroker) -> None:
+def test_an_address_without_the_api_is_reported_with_the_command_that_enables_it(managed):
     error = problem(Management(f"http://127.0.0.1:{free_port()}", "/", "guest", "guest"))
     for words in ("No management API", "refused", "rabbitmq-plugins enable rabbitmq_management", URL_VARIABLE):
         assert words in error
@@ -259,20 +247,20 @@ class Answer:
 
 
 @pytest.fixture
-def other_server() -> Iterator[Callable[[Answer], str]]:
+def other_server():
     """Serve one answer to everything; return the URL."""
     servers: list[HTTPServer] = []
 
-    def serve(answer: Answer) -> str:
+    def serve(answer):
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+            def do_GET(self):
                 self.send_response(answer.status)
                 if answer.location:
                     self.send_header("Location", answer.location)
                 self.end_headers()
                 self.wfile.write(answer.body)
 
-            def log_message(self, *_: Any) -> None:
+            def log_message(self, *_):
                 pass
 
         server = HTTPServer(("127.0.0.1", 0), Handler)
@@ -297,13 +285,11 @@ def other_server() -> Iterator[Callable[[Answer], str]]:
         (Answer(status=403), "does not let user 'guest' in (403)"),
     ],
 )
-def test_an_address_of_another_server_is_reported(
-    other_server: Callable[[Answer], str], answer: Answer, error: str
-) -> None:
+def test_an_address_of_another_server_is_reported(other_server, answer, error):
     assert error in problem(Management(other_server(answer), "/", "guest", "guest"))
 
 
-def test_an_answer_that_does_not_come_in_time_is_reported() -> None:
+def test_an_answer_that_does_not_come_in_time_is_reported():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = Management(f"http://127.0.0.1:{silent.getsockname()[1]}", "/", "guest", "guest", timeout=0.2)
         started = time.monotonic()
@@ -320,7 +306,7 @@ class Tls:
 
 
 @pytest.fixture(scope="module")
-def tls(rmq_installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tls]:
+def tls(rmq_installation, tmp_path_factory):
     """A management API with TLS that requires client certificates."""
     folder = tmp_path_factory.mktemp("tls")
     if rmq_installation.root is not None:
@@ -355,15 +341,15 @@ def tls(rmq_installation: Installation, tmp_path_factory: pytest.TempPathFactory
         yield Tls(f"https://localhost:{port}", folder / "ca.pem", folder / "client.pem", folder / "client-key.pem")
 
 
-def tls_client(tls: Tls, **options: Any) -> Management:
+def tls_client(tls, **options):
     return Management(tls.url, "/", "guest", "guest", tls=options)
 
 
-def ready(tls: Tls) -> None:
+def ready(tls):
     """Wait for the API, which starts a little after the broker."""
     host, port = tls.url.removeprefix("https://").split(":")
 
-    def listens() -> bool:
+    def listens():
         with socket.socket() as probe:
             return probe.connect_ex((host, int(port))) == 0
 
@@ -371,7 +357,7 @@ def ready(tls: Tls) -> None:
 
 
 @pytest.mark.slow
-def test_the_certificates_of_the_broker_connection_are_used(tls: Tls) -> None:
+def test_the_certificates_of_the_broker_connection_are_used(tls):
     ready(tls)
     certificate, key = str(tls.certificate), str(tls.key)
     with tls_client(tls, ca_certs=str(tls.authority), certfile=certificate, keyfile=key) as client:
@@ -384,14 +370,14 @@ def test_the_certificates_of_the_broker_connection_are_used(tls: Tls) -> None:
 
 
 @pytest.mark.slow
-def test_an_unknown_certificate_authority_is_refused_with_the_fix(tls: Tls) -> None:
+def test_an_unknown_certificate_authority_is_refused_with_the_fix(tls):
     ready(tls)
     error = problem(Management(tls.url, "/", "guest", "guest", tls=True))
     assert "No TLS connection" in error
     assert "broker_use_ssl={'ca_certs': ...}" in error
 
 
-def test_another_host_name_than_the_certificates_is_refused(tls: Tls) -> None:
+def test_another_host_name_than_the_certificates_is_refused(tls):
     ready(tls)
     url = tls.url.replace("localhost", "127.0.0.1")
     assert "No TLS connection" in problem(
@@ -400,23 +386,23 @@ def test_another_host_name_than_the_certificates_is_refused(tls: Tls) -> None:
     )  # fmt: skip
 
 
-def test_a_missing_client_certificate_is_reported(tls: Tls) -> None:
+def test_a_missing_client_certificate_is_reported(tls):
     ready(tls)
     error = problem(tls_client(tls, ca_certs=str(tls.authority)))
     assert "TLS" in error or "does not answer in HTTP" in error or "No management API" in error
 
 
-def test_https_on_a_port_without_tls_is_reported(managed: PrivateBroker) -> None:
+def test_https_on_a_port_without_tls_is_reported(managed):
     url = f"https://127.0.0.1:{managed.settings.management_port}"
     assert "or write http://" in problem(Management(url, "/", "guest", "guest"))
 
 
-def test_http_on_a_port_with_tls_is_reported(tls: Tls) -> None:
+def test_http_on_a_port_with_tls_is_reported(tls):
     ready(tls)
     error = problem(Management(tls.url.replace("https", "http"), "/", "guest", "guest"))
     assert "https" in error or "answered 4" in error
 
 
-def test_certificates_that_cannot_be_read_are_reported(tls: Tls) -> None:
+def test_certificates_that_cannot_be_read_are_reported(tls):
     with pytest.raises(ManagementError, match="certificates in broker_use_ssl cannot be used"):
         tls_client(tls, ca_certs="/no/such/file.pem")

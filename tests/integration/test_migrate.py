@@ -1,11 +1,7 @@
 """Waiting messages that move from one kind of delay to another."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
@@ -13,7 +9,6 @@ from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.apply import consumer_count
 from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.exceptions import RmqDelayError
-from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.operations.celery_native_delay import find_leftovers, level, level_names
 from celery_rmq_delay.operations.migration.mover import WINDOW
 from celery_rmq_delay.operations.migration.service import Request, migrate
@@ -23,31 +18,30 @@ from celery_rmq_delay.topology.exact.base import Options
 from celery_rmq_delay.topology.exact.registry import make
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.delays import ahead, assert_on_time
-from tests.support.brokers.movers import Movers
 from tests.support.waiting import wait_for
 
 
 @pytest.fixture
-def movers(make_movers: Callable[..., Movers], queue_type: QueueType) -> Movers:
+def movers(make_movers, queue_type):
     return make_movers(queue_type)
 
 
 @pytest.fixture
-def quorum(make_movers: Callable[..., Movers]) -> Movers:
+def quorum(make_movers):
     return make_movers()
 
 
-def levels(movers: Movers, **changes: Any) -> tuple[str, ...]:
+def levels(movers, **changes):
     names, kind = movers.delay.settings.names, movers.delay.exact.queue_type
     return make("levels", Options(**{"names": names, "exhausted": "x", "queue_type": kind, **changes})).holding()
 
 
-def adds_up(report: Any) -> None:
+def adds_up(report):
     assert report.adds_up, report
     assert not report.came_due, report
 
 
-def from_levels(movers: Movers, task_id: str) -> Any:
+def from_levels(movers, task_id):
     """Take a message out of the levels of the app, wherever it waits there."""
     channel = movers.connection.channel()
     for queue in levels(movers):
@@ -59,7 +53,7 @@ def from_levels(movers: Movers, task_id: str) -> Any:
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("kind", ["quorum", pytest.param("classic", marks=pytest.mark.slow)])
-def test_celerys_own_levels_move_with_their_due_times_to_the_second(quorum: Movers, kind: QueueType) -> None:
+def test_celerys_own_levels_move_with_their_due_times_to_the_second(quorum, kind):
     quorum.declare_celery_native(kind)
     due = quorum.call_celery_native(2500.4, 5000, 70_000) | quorum.call_celery_native(9000.5, queue="mails")
     quorum.holds(4, *level_names())
@@ -87,7 +81,7 @@ def test_celerys_own_levels_move_with_their_due_times_to_the_second(quorum: Move
     assert not [death for death in h.deaths(message.headers) if "celery" in death["queue"]]
 
 
-def test_due_messages_go_straight_to_their_queue_and_a_key_of_two_queues_to_both(quorum: Movers) -> None:
+def test_due_messages_go_straight_to_their_queue_and_a_key_of_two_queues_to_both(quorum):
     quorum.declare_celery_native()
     headers = {"id": "a", "task": "shop.charge", "eta": "2020-01-01T00:00:00+00:00"}
     quorum.put(f"{'0.' * 14}1.{'0.' * 13}orders.key", application_headers=headers, exchange="celery_delayed_27")
@@ -102,9 +96,7 @@ def test_due_messages_go_straight_to_their_queue_and_a_key_of_two_queues_to_both
     adds_up(report)
 
 
-def test_a_message_that_one_of_two_queues_refuses_is_poisoned_and_the_other_gets_it_once(
-    make_movers: Callable[..., Movers],
-) -> None:
+def test_a_message_that_one_of_two_queues_refuses_is_poisoned_and_the_other_gets_it_once(make_movers):
     movers = make_movers("classic")
     movers.declare_celery_native()
     full = {"x-max-length": 0, "x-overflow": "reject-publish"}
@@ -126,7 +118,7 @@ def test_a_message_that_one_of_two_queues_refuses_is_poisoned_and_the_other_gets
     assert kept.headers["id"] == "a"
 
 
-def test_a_limit_and_a_filter_leave_the_others_in_their_order(quorum: Movers) -> None:
+def test_a_limit_and_a_filter_leave_the_others_in_their_order(quorum):
     quorum.declare_celery_native()
     ids = list(quorum.call_celery_native(*[5000] * 50))
     mails = list(quorum.call_celery_native(*[5000] * 50, queue="mails"))
@@ -145,7 +137,7 @@ def test_a_limit_and_a_filter_leave_the_others_in_their_order(quorum: Movers) ->
 
 
 @pytest.mark.brokers
-def test_inspections_end_before_the_broker_takes_a_message_out_of_its_level(quorum: Movers) -> None:
+def test_inspections_end_before_the_broker_takes_a_message_out_of_its_level(quorum):
     quorum.declare_celery_native()
     quorum.call_celery_native(5000)
     quorum.holds(1, level(12))
@@ -162,7 +154,7 @@ def test_inspections_end_before_the_broker_takes_a_message_out_of_its_level(quor
 
 
 @pytest.mark.brokers
-def test_a_message_left_too_often_goes_to_the_poison_queue(quorum: Movers) -> None:
+def test_a_message_left_too_often_goes_to_the_poison_queue(quorum):
     quorum.declare_celery_native()
     quorum.call_celery_native(5000, queue="mails")
     quorum.lab.channel.queue_delete("mails")
@@ -179,7 +171,7 @@ HOSTILE = {
 }
 
 
-def test_unreadable_messages_go_to_the_poison_queue_byte_for_byte(movers: Movers) -> None:
+def test_unreadable_messages_go_to_the_poison_queue_byte_for_byte(movers):
     movers.call(5000)
     queue = levels(movers)[12]
     movers.holds(1, queue)
@@ -205,7 +197,7 @@ def test_unreadable_messages_go_to_the_poison_queue_byte_for_byte(movers: Movers
     assert movers.count("orders") == 0
 
 
-def test_a_message_for_a_queue_that_is_gone_stays(movers: Movers) -> None:
+def test_a_message_for_a_queue_that_is_gone_stays(movers):
     movers.call(5000)
     movers.call(5000, queue="mails")
     movers.holds(2, *levels(movers))
@@ -217,7 +209,7 @@ def test_a_message_for_a_queue_that_is_gone_stays(movers: Movers) -> None:
     adds_up(report)
 
 
-def test_a_delay_too_long_for_the_target_stays(movers: Movers) -> None:
+def test_a_delay_too_long_for_the_target_stays(movers):
     movers.call(5000, 10_000)
     movers.holds(2, *levels(movers))
     report = movers.migrate("levels", "ladder")
@@ -228,7 +220,7 @@ def test_a_delay_too_long_for_the_target_stays(movers: Movers) -> None:
     movers.holds(1, movers.delay_queue(2, "2h"))
 
 
-def test_another_unit_and_another_prefix_are_other_sources(movers: Movers) -> None:
+def test_another_unit_and_another_prefix_are_other_sources(movers):
     movers.call(5000, 600)
     movers.again(exact_unit="2s")
     report = movers.migrate("levels", unit_ms=1000)
@@ -240,7 +232,7 @@ def test_another_unit_and_another_prefix_are_other_sources(movers: Movers) -> No
     movers.holds(2, *levels(movers, unit_ms=2000))
 
 
-def test_a_source_that_is_no_source_for_its_target_is_refused(quorum: Movers) -> None:
+def test_a_source_that_is_no_source_for_its_target_is_refused(quorum):
     for source, to, queues in (("levels", "levels", ()), ("hold", "hold", ("p.hold.5s.orders",))):
         with pytest.raises(RmqDelayError, match="the same queues"):
             quorum.migrate(source, to, source_queues=queues)
@@ -250,7 +242,7 @@ def test_a_source_that_is_no_source_for_its_target_is_refused(quorum: Movers) ->
         quorum.migrate("plugin", "levels")
 
 
-def test_messages_of_hold_are_migrated_with_named_queues(movers: Movers) -> None:
+def test_messages_of_hold_are_migrated_with_named_queues(movers):
     movers.again(exact_delays="hold")
     called = time.time()
     ids = movers.call(1200, 5000)
@@ -268,7 +260,7 @@ def test_messages_of_hold_are_migrated_with_named_queues(movers: Movers) -> None
     assert_on_time(ahead(message), message.headers[h.DUE] / 1000, (began, ended))
 
 
-def test_messages_of_a_loop_are_migrated(movers: Movers) -> None:
+def test_messages_of_a_loop_are_migrated(movers):
     movers.again(exact_delays="loop")
     ids = movers.call(600, 5000)
     report = movers.migrate("loop", "levels")
@@ -278,7 +270,7 @@ def test_messages_of_a_loop_are_migrated(movers: Movers) -> None:
     assert from_levels(movers, ids[0]).headers[h.TO] == "orders"
 
 
-def test_a_failed_task_keeps_its_attempts(movers: Movers) -> None:
+def test_a_failed_task_keeps_its_attempts(movers):
     for plan in plans(movers.connection, movers.delay):
         apply_plan(movers.connection, plan)
     parked = time.time()
@@ -299,7 +291,7 @@ def test_a_failed_task_keeps_its_attempts(movers: Movers) -> None:
     assert h.FIRST_FAILED in message.headers
 
 
-def test_retired_tiers_move_to_the_ladder_in_force(movers: Movers) -> None:
+def test_retired_tiers_move_to_the_ladder_in_force(movers):
     for tiers in (["3h", "5h"], ["1h", "4h"]):
         movers.again(tiers=tiers)
         for plan in plans(movers.connection, movers.delay):
@@ -314,12 +306,12 @@ def test_retired_tiers_move_to_the_ladder_in_force(movers: Movers) -> None:
     movers.holds(1, movers.delay_queue(1, "1h"))
 
 
-def test_messages_published_during_a_migration_are_reported(quorum: Movers) -> None:
+def test_messages_published_during_a_migration_are_reported(quorum):
     quorum.declare_celery_native()
     quorum.call_celery_native(5000)
     begun: list[int] = []
 
-    def begin(count: int) -> Any:
+    def begin(count):
         begun.append(count)
         quorum.call_celery_native(6000)
         return bool
@@ -329,12 +321,12 @@ def test_messages_published_during_a_migration_are_reported(quorum: Movers) -> N
     adds_up(report)
 
 
-def test_a_stop_finishes_messages_in_progress(quorum: Movers) -> None:
+def test_a_stop_finishes_messages_in_progress(quorum):
     quorum.declare_celery_native()
     quorum.call_celery_native(*[5000] * 100)
     seen: list[int] = []
 
-    def begin(_count: int) -> Any:
+    def begin(_count):
         return seen.append
 
     report = migrate(
@@ -352,15 +344,15 @@ class Cut(Exception):
     """Ends the process here."""
 
 
-def test_a_run_that_is_cut_off_loses_nothing_and_the_next_one_goes_on(quorum: Movers) -> None:
+def test_a_run_that_is_cut_off_loses_nothing_and_the_next_one_goes_on(quorum):
     quorum.declare_celery_native()
     ids = list(quorum.call_celery_native(*[5000] * 100))
     quorum.holds(100, *level_names())
     connection = quorum.lab.connect()
     moved: list[int] = []
 
-    def begin(_count: int) -> Any:
-        def progress(count: int) -> None:
+    def begin(_count):
+        def progress(count):
             moved.append(count)
             if len(moved) == 40:
                 connection.collect()
@@ -381,7 +373,7 @@ def test_a_run_that_is_cut_off_loses_nothing_and_the_next_one_goes_on(quorum: Mo
 
 
 @pytest.mark.brokers
-def test_the_empty_levels_are_removed_once_no_message_is_in_them(make_movers: Callable[..., Movers]) -> None:
+def test_the_empty_levels_are_removed_once_no_message_is_in_them(make_movers):
     movers = make_movers(exact_for="all")
     movers.declare_celery_native()
     movers.call_celery_native(5000)
@@ -401,7 +393,7 @@ def test_the_empty_levels_are_removed_once_no_message_is_in_them(make_movers: Ca
     assert movers.lab.get("orders", ack=True).body == b"still bound"
 
 
-def test_nothing_is_removed_while_the_app_uses_it(quorum: Movers) -> None:
+def test_nothing_is_removed_while_the_app_uses_it(quorum):
     quorum.declare_celery_native()
     with pytest.raises(RmqDelayError, match="exact_for to 'all'"):
         quorum.migrate("celery-native", remove=True, use_management=False)

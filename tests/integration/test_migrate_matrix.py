@@ -1,10 +1,6 @@
 """Every source into every target: moved messages reach their queue when they are due."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -17,7 +13,6 @@ from celery_rmq_delay.topology.exact.base import Options
 from celery_rmq_delay.topology.exact.registry import make
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.delays import assert_on_time, held
-from tests.support.brokers.movers import Movers
 
 #: Seconds that the messages wait in the source; the longer ones for a machine that is slow to move one.
 WAITS = (2, 4, 8, 16, 32)
@@ -40,14 +35,14 @@ PAIRS = [
 ]
 
 
-def go_on(movers: Movers, tier: int, **settings: Any) -> None:
+def go_on(movers, tier, **settings):
     """Apply a ladder that begins with a tier of so many seconds, and go on with it."""
     movers.again(tiers=[f"{tier}s", "1h"], **settings)
     for plan in plans(movers.connection, movers.delay):
         apply_plan(movers.connection, plan)
 
 
-def fill(movers: Movers, source: str, wait: int) -> tuple[str, ...]:
+def fill(movers, source, wait):
     """Let a message wait in a source; return the queues of `hold`."""
     if source == "celery-native":
         movers.declare_celery_native()
@@ -63,7 +58,7 @@ def fill(movers: Movers, source: str, wait: int) -> tuple[str, ...]:
     return ()
 
 
-def loop_of(movers: Movers) -> Loop:
+def loop_of(movers):
     found = make("loop", Options(movers.delay.settings.names, "x", movers.delay.exact.queue_type))
     assert isinstance(found, Loop)
     return found
@@ -71,9 +66,7 @@ def loop_of(movers: Movers) -> Loop:
 
 @pytest.mark.brokers
 @pytest.mark.parametrize(("source", "to", "queue_type"), PAIRS)
-def test_a_message_moves_and_arrives_when_due(
-    make_movers: Callable[..., Movers], source: str, to: str, queue_type: Any
-) -> None:
+def test_a_message_moves_and_arrives_when_due(make_movers, source, to, queue_type):
     movers = make_movers(queue_type)
     for wait in WAITS:
         filled = time.time()
@@ -106,7 +99,7 @@ def test_a_message_moves_and_arrives_when_due(
     assert message.headers["retries"] == (1 if source == "ladder" else 0)
 
 
-def test_the_limits_of_a_ladder_are_its_tiers(make_movers: Callable[..., Movers]) -> None:
+def test_the_limits_of_a_ladder_are_its_tiers(make_movers):
     movers = make_movers()
     go_on(movers, 6)
     movers.call(3000)

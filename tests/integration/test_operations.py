@@ -1,10 +1,5 @@
 """Requeues from the database, on a real broker: every message once, or with an unknown outcome."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
 import kombu
 import pytest
 
@@ -22,13 +17,13 @@ Kind, State = Operation.Kind, Operation.State
 
 
 @pytest.fixture
-def desk(rmq_vhost: str, database: Any) -> Iterator[Desk]:
+def desk(rmq_vhost, database):
     with shop.of(shop.make(rmq_vhost), broker_timeout=30):
         yield Desk(rmq_vhost)
 
 
 @pytest.mark.brokers
-def test_a_requeue_publishes_the_stored_message_as_the_next_generation(desk: Desk) -> None:
+def test_a_requeue_publishes_the_stored_message_as_the_next_generation(desk):
     (task,) = desk.exhausted(1, generation=1)
     operation = run(frozen())
     assert (operation.state, operation.message) == (State.DONE, "1 requeued")
@@ -45,14 +40,14 @@ def test_a_requeue_publishes_the_stored_message_as_the_next_generation(desk: Des
     assert list(Attempt.objects.values_list("kind", "generation", "worker")) == [("requeued", 1, "alice")]
 
 
-def test_a_thousand_tasks_are_requeued_in_order(desk: Desk) -> None:
+def test_a_thousand_tasks_are_requeued_in_order(desk):
     desk.exhausted(1000)
     operation = run(frozen())
     assert operation.message == "1,000 requeued"
     assert [message.headers["id"] for message in desk.taken()] == [f"id-{number}" for number in range(1000)]
 
 
-def test_without_its_queue_a_task_stays_exhausted(desk: Desk) -> None:
+def test_without_its_queue_a_task_stays_exhausted(desk):
     desk.exhausted(2)
     desk.delete()
     operation = run(frozen())
@@ -64,7 +59,7 @@ def test_without_its_queue_a_task_stays_exhausted(desk: Desk) -> None:
 
 
 @pytest.mark.brokers
-def test_a_full_queue_refuses_and_the_rest_stays_exhausted(desk: Desk) -> None:
+def test_a_full_queue_refuses_and_the_rest_stays_exhausted(desk):
     desk.delete()
     desk.declare(**{"x-max-length": 3, "x-overflow": "reject-publish"})
     desk.exhausted(5)
@@ -74,7 +69,7 @@ def test_a_full_queue_refuses_and_the_rest_stays_exhausted(desk: Desk) -> None:
     assert len(desk.taken()) == 3
 
 
-def test_a_task_without_a_message_is_skipped(desk: Desk) -> None:
+def test_a_task_without_a_message_is_skipped(desk):
     desk.exhausted(2)
     Payload.objects.filter(record__task_id="id-1").delete()
     assert run(frozen()).message == "1 requeued, 1 skipped (its message is not in the database)"
@@ -85,7 +80,7 @@ PAST, FUTURE = "2026-01-31T12:00:00+00:00", "2126-01-31T12:00:00Z"
 
 
 @pytest.mark.brokers
-def test_a_task_whose_expires_is_past_is_skipped_and_counted(desk: Desk) -> None:
+def test_a_task_whose_expires_is_past_is_skipped_and_counted(desk):
     desk.exhausted(2, expires=PAST)
     desk.exhausted(1, expires=FUTURE)
     desk.exhausted(1)
@@ -97,7 +92,7 @@ def test_a_task_whose_expires_is_past_is_skipped_and_counted(desk: Desk) -> None
 
 
 @pytest.mark.brokers
-def test_expired_tasks_can_be_requeued_without_expiry(desk: Desk) -> None:
+def test_expired_tasks_can_be_requeued_without_expiry(desk):
     (task,) = desk.exhausted(1, expires=PAST)
     assert run(frozen(details={"without_expiry": True})).message == "1 requeued"
     (sent,) = desk.taken()
@@ -109,7 +104,7 @@ def test_expired_tasks_can_be_requeued_without_expiry(desk: Desk) -> None:
 
 
 @pytest.mark.brokers
-def test_tasks_can_be_requeued_into_another_queue(desk: Desk) -> None:
+def test_tasks_can_be_requeued_into_another_queue(desk):
     desk.exhausted(2)
     with kombu.Connection(desk.url) as connection:
         connection.channel().queue_declare("slow", durable=True, auto_delete=False)
@@ -130,7 +125,7 @@ def test_tasks_can_be_requeued_into_another_queue(desk: Desk) -> None:
         ("\N{SNOWMAN}" * 90, "no queue has a name of more than 255 bytes"),
     ],
 )
-def test_without_the_other_queue_no_task_is_claimed(desk: Desk, queue: str, problem: str) -> None:
+def test_without_the_other_queue_no_task_is_claimed(desk, queue, problem):
     desk.exhausted(2)
     operation = run(frozen(details={"into_queue": queue}))
     assert (operation.state, operation.message) == (State.FAILED, f"0 requeued, 2 not sent ({problem})")
@@ -140,7 +135,7 @@ def test_without_the_other_queue_no_task_is_claimed(desk: Desk, queue: str, prob
     assert queue_problem("payments") == ""
 
 
-def test_a_requeued_task_without_events_can_be_restored_and_requeued(desk: Desk) -> None:
+def test_a_requeued_task_without_events_can_be_restored_and_requeued(desk):
     (task,) = desk.exhausted(1)
     run(frozen())
     desk.taken()  # as if an operator had purged the queue
@@ -152,7 +147,7 @@ def test_a_requeued_task_without_events_can_be_restored_and_requeued(desk: Desk)
     assert (task.state, task.generation) == (TaskState.REQUEUED, 2)
 
 
-def test_events_of_a_restored_requeue_are_newer_than_its_row(desk: Desk) -> None:
+def test_events_of_a_restored_requeue_are_newer_than_its_row(desk):
     (task,) = desk.exhausted(1)
     run(frozen())
     run(frozen(kind=Kind.RESTORE))
@@ -161,14 +156,14 @@ def test_events_of_a_restored_requeue_are_newer_than_its_row(desk: Desk) -> None
     assert (task.state, Payload.objects.count()) == (TaskState.RECOVERED, 0)
 
 
-def test_a_requeued_task_without_its_message_cannot_be_restored(desk: Desk) -> None:
+def test_a_requeued_task_without_its_message_cannot_be_restored(desk):
     desk.exhausted(1)
     run(frozen())
     TaskRecord.objects.update(call_digest="")
     assert run(frozen(kind=Kind.RESTORE)).message == "0 restored, 1 skipped (already requeued by alice)"
 
 
-def test_rows_of_one_task_id_are_requeued_each_with_its_life(desk: Desk) -> None:
+def test_rows_of_one_task_id_are_requeued_each_with_its_life(desk):
     bodies = [b"[[1], {}, {}]", b"[[2], {}, {}]"]
     Database().write([exhausted("id-0", body=body) for body in bodies])
     assert run(frozen()).message == "2 requeued"

@@ -1,11 +1,7 @@
 """`rmq_delay_operate` runs several operations side by side: none waits for another one that pauses."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from django.db import connections
@@ -21,17 +17,17 @@ Kind, State = Operation.Kind, Operation.State
 
 
 @pytest.fixture
-def desk(rmq_vhost: str, database: Any) -> Iterator[Desk]:
+def desk(rmq_vhost, database):
     with shop.of(shop.make(rmq_vhost), broker_timeout=BUSY, inline_limit=2):
         yield Desk(rmq_vhost)
 
 
 @contextmanager
-def operating(*, once: bool = False) -> Iterator[threading.Thread]:
+def operating(*, once=False):
     """Run `operate` in a thread until the block ends."""
     stop = threading.Event()
 
-    def work() -> None:
+    def work():
         try:
             background.operate(stop.is_set, once=once)
         finally:
@@ -47,17 +43,17 @@ def operating(*, once: bool = False) -> Iterator[threading.Thread]:
         assert not thread.is_alive()
 
 
-def of(tasks: list[TaskRecord], kind: str = Kind.REQUEUE, **more: Any) -> Operation:
+def of(tasks, kind=Kind.REQUEUE, **more):
     chosen = TaskRecord.objects.filter(pk__in=[task.pk for task in tasks]).order_by("pk")
     return freeze(kind, chosen, actor=ALICE, **more)
 
 
-def state_of(operation: Operation) -> str:
+def state_of(operation):
     operation.refresh_from_db()
     return operation.state
 
 
-def test_a_requeue_at_a_rate_blocks_no_other_operation(desk: Desk) -> None:
+def test_a_requeue_at_a_rate_blocks_no_other_operation(desk):
     slow = of(desk.exhausted(10), rate=1)
     discard = of(desk.exhausted(5), Kind.DISCARD)
     other = of(desk.exhausted(3), rate=6_000)
@@ -71,7 +67,7 @@ def test_a_requeue_at_a_rate_blocks_no_other_operation(desk: Desk) -> None:
     assert len(desk.taken()) == slow.ok + 3
 
 
-def test_a_requeue_that_watches_its_canaries_blocks_no_other_operation(desk: Desk) -> None:
+def test_a_requeue_that_watches_its_canaries_blocks_no_other_operation(desk):
     watching = of(desk.exhausted(5), canary=2)
     other = of(desk.exhausted(5))
     with operating():
@@ -81,7 +77,7 @@ def test_a_requeue_that_watches_its_canaries_blocks_no_other_operation(desk: Des
     assert (watching.ok, other.message) == (2, "5 requeued")
 
 
-def test_many_requeues_at_a_rate_leave_a_place_for_a_discard(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_requeues_at_a_rate_leave_a_place_for_a_discard(desk, monkeypatch):
     monkeypatch.setattr(background, "GRADUAL_AT_ONCE", 2)
     slow = [of(desk.exhausted(3), rate=1) for _ in range(3)]
     discard = of(desk.exhausted(3), Kind.DISCARD)
@@ -93,7 +89,7 @@ def test_many_requeues_at_a_rate_leave_a_place_for_a_discard(desk: Desk, monkeyp
         wait_for(lambda: state_of(slow[2]) == State.RUNNING, "a start of the one that waited")
 
 
-def test_once_ends_when_every_operation_has_ended(desk: Desk) -> None:
+def test_once_ends_when_every_operation_has_ended(desk):
     operations = [of(desk.exhausted(20), rate=1_200), of(desk.exhausted(5), Kind.DISCARD), of(desk.exhausted(5))]
     with operating(once=True) as thread:
         thread.join(SECONDS)
@@ -101,7 +97,7 @@ def test_once_ends_when_every_operation_has_ended(desk: Desk) -> None:
     assert [state_of(each) for each in operations] == [State.DONE] * 3
 
 
-def test_two_processes_run_each_operation_once(desk: Desk) -> None:
+def test_two_processes_run_each_operation_once(desk):
     operations = [of(desk.exhausted(10), **more) for more in ({}, {"rate": 3_000}, {"rate": 3_000}, {})]
     with operating(), operating():
         for each in operations:
@@ -111,7 +107,7 @@ def test_two_processes_run_each_operation_once(desk: Desk) -> None:
     assert arrived == sorted(f"id-{number}" for number in range(40))
 
 
-def test_a_requeue_whose_broker_is_away_blocks_no_discard(desk: Desk) -> None:
+def test_a_requeue_whose_broker_is_away_blocks_no_discard(desk):
     requeue, discard = of(desk.exhausted(5)), of(desk.exhausted(5), Kind.DISCARD)
     with shop.of(shop.make("amqp://127.0.0.1:1//"), broker_timeout=1, inline_limit=2), operating():
         wait_for(lambda: state_of(discard) == State.DONE, "an end of the discard")

@@ -1,9 +1,6 @@
 """Edited tasks, discarded ones in the result backend, and live counts: against a real broker."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import amqp
@@ -29,13 +26,13 @@ Kind = Operation.Kind
 
 
 @pytest.fixture
-def desk(rmq_vhost: str, sqlite: Any) -> Iterator[ParkedDesk]:
+def desk(rmq_vhost, sqlite):
     counts.forget()
     with shop.of(shop.make(rmq_vhost, result_backend="cache+memory://"), allow_edit=True, broker_timeout=30) as app:
         yield ParkedDesk(rmq_vhost, app)
 
 
-def with_json(desk: ParkedDesk, **headers: Any) -> TaskRecord:
+def with_json(desk, **headers):
     (task,) = desk.exhausted(1)
     payload = desk.payload(task, call(1, amount=3, token="abc"), **headers)
     payload.body = payload.body.removesuffix(task.task_id.encode())
@@ -45,7 +42,7 @@ def with_json(desk: ParkedDesk, **headers: Any) -> TaskRecord:
     return task
 
 
-def test_an_edited_task_keeps_its_identity_and_runs_with_other_arguments(desk: ParkedDesk) -> None:
+def test_an_edited_task_keeps_its_identity_and_runs_with_other_arguments(desk):
     old = {"amount": 3, "token": "abc"}
     task = with_json(desk, argsrepr=saferepr((1,)), kwargsrepr=saferepr(old), root_id="root")
     form = editable(task)
@@ -64,10 +61,10 @@ def test_an_edited_task_keeps_its_identity_and_runs_with_other_arguments(desk: P
     assert [message.headers[name] for name in named] == ["id-0", "root", "payments.charge", 0, 1]
 
 
-def test_a_receiver_of_before_requeue_sees_the_edited_arguments_and_can_keep_the_task(desk: ParkedDesk) -> None:
+def test_a_receiver_of_before_requeue_sees_the_edited_arguments_and_can_keep_the_task(desk):
     asked: list[Any] = []
 
-    def before(sender: str, task_id: str, queue: str, arguments: Any, **_: Any) -> str | None:
+    def before(sender, task_id, queue, arguments, **_):
         asked.append((sender, task_id, queue, arguments()))
         return "its year is closed" if len(asked) == 1 else None
 
@@ -80,21 +77,21 @@ def test_a_receiver_of_before_requeue_sees_the_edited_arguments_and_can_keep_the
     assert asked == [("payments.charge", "id-0", "payments", each) for each in (edited, plain)]
 
 
-def test_texts_of_arguments_that_the_caller_chose_are_not_computed_again(desk: ParkedDesk) -> None:
+def test_texts_of_arguments_that_the_caller_chose_are_not_computed_again(desk):
     edit(with_json(desk, argsrepr="(***)"), "[2]", "{}", actor=ALICE)
     (message,) = desk.taken()
     assert message.headers["argsrepr"] == "(edited)"
     assert "kwargsrepr" not in message.headers
 
 
-def test_discarded_tasks_are_revoked_in_the_result_backend(desk: ParkedDesk) -> None:
+def test_discarded_tasks_are_revoked_in_the_result_backend(desk):
     desk.exhausted(1)
     desk.parked(1)
     run(freeze(Kind.DISCARD, TaskRecord.objects.all(), actor=ALICE, reason=""))
     assert [shop.found.AsyncResult(task_id).state for task_id in ("id-0", "id-1")] == ["REVOKED", "REVOKED"]
 
 
-def test_tasks_discarded_before_the_cancellation_are_revoked(desk: ParkedDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_discarded_before_the_cancellation_are_revoked(desk, monkeypatch):
     desk.parked(120)
     operation = freeze(Kind.DISCARD, TaskRecord.objects.order_by("pk"), actor=ALICE, reason="")
     monkeypatch.setattr(running, "_CHECK_EVERY", 0.0)
@@ -104,9 +101,7 @@ def test_tasks_discarded_before_the_cancellation_are_revoked(desk: ParkedDesk, m
     assert {shop.found.AsyncResult(task_id).state for task_id in discarded} == {"REVOKED"}
 
 
-def test_an_unreachable_result_backend_does_not_undo_a_discard(
-    desk: ParkedDesk, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreachable_result_backend_does_not_undo_a_discard(desk, caplog):
     desk.exhausted(2)
     app = shop.make(desk.url, result_backend="redis://127.0.0.1:1/0", redis_socket_connect_timeout=0.2)
     app.conf.result_backend_transport_options = {"retry_policy": {"max_retries": 0}}
@@ -117,7 +112,7 @@ def test_an_unreachable_result_backend_does_not_undo_a_discard(
 
 
 @pytest.mark.brokers
-def test_messages_in_the_queues_are_counted_and_cached(desk: ParkedDesk) -> None:
+def test_messages_in_the_queues_are_counted_and_cached(desk):
     desk.parked(2)
     with kombu.Connection(desk.url) as connection:
         channel = connection.channel()
@@ -133,7 +128,7 @@ def test_messages_in_the_queues_are_counted_and_cached(desk: ParkedDesk) -> None
     assert counts.broker_counts(fresh=True) is not found
 
 
-def test_without_a_broker_the_counts_have_the_error(desk: ParkedDesk) -> None:
+def test_without_a_broker_the_counts_have_the_error(desk):
     with shop.of(shop.make("amqp://127.0.0.1:1//"), broker_timeout=0.2):
         found = counts.broker_counts(fresh=True)
     assert (found.ok, found.parked) == (False, 0)
@@ -141,7 +136,7 @@ def test_without_a_broker_the_counts_have_the_error(desk: ParkedDesk) -> None:
     counts.forget()
 
 
-def test_an_edited_task_comes_back_to_its_row_and_its_old_message_stays_until_then(desk: ParkedDesk) -> None:
+def test_an_edited_task_comes_back_to_its_row_and_its_old_message_stays_until_then(desk):
     task = with_json(desk)
     edit(task, "[2]", "{}", actor=ALICE)
     (kept,) = Payload.objects.all()

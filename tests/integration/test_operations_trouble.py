@@ -1,7 +1,5 @@
 """Requeues with failures: no task is lost, and only tasks with an unknown outcome may run twice."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -9,9 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import kombu
@@ -26,16 +22,13 @@ from celery_rmq_delay.contrib.django.models import Operation, OperationItem, Pay
 from celery_rmq_delay.contrib.django.services.operations import background, lease, requeue
 from celery_rmq_delay.contrib.django.services.operations import runner as running
 from celery_rmq_delay.contrib.django.services.operations.requests import cancel, freeze, run
-from celery_rmq_delay.testing import PrivateBroker
 from tests.support import ROOT
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.parking import metadata_to_disk
 from tests.support.django import shop
-from tests.support.django.databases import Database
 from tests.support.django.desk import ALICE, BOB, Desk, frozen, states
 from tests.support.django.interrupted import at_the
 from tests.support.receiving import receiving
-from tests.support.servers.postgres import PrivatePostgres
 from tests.support.waiting import BUSY, SECONDS, wait_for
 
 Kind, State, Outcome = Operation.Kind, Operation.State, OperationItem.Outcome
@@ -43,19 +36,19 @@ PROJECT = ROOT / "example_django_project"
 
 
 @pytest.fixture
-def desk(rmq_vhost: str, database: Any) -> Iterator[Desk]:
+def desk(rmq_vhost, database):
     with shop.of(shop.make(rmq_vhost), broker_timeout=BUSY):
         yield Desk(rmq_vhost)
 
 
 @pytest.fixture
-def sqlite_desk(rmq_vhost: str, sqlite: Any) -> Iterator[Desk]:
+def sqlite_desk(rmq_vhost, sqlite):
     with shop.of(shop.make(rmq_vhost), broker_timeout=BUSY):
         yield Desk(rmq_vhost)
 
 
 @pytest.fixture
-def postgres_desk(rmq_vhost: str, postgres: Any) -> Iterator[Desk]:
+def postgres_desk(rmq_vhost, postgres):
     with shop.of(shop.make(rmq_vhost), broker_timeout=BUSY):
         yield Desk(rmq_vhost)
 
@@ -63,12 +56,12 @@ def postgres_desk(rmq_vhost: str, postgres: Any) -> Iterator[Desk]:
 class Background(threading.Thread):
     """A run in a thread of its own, with a database connection of its own."""
 
-    def __init__(self, operation: Operation, stop: Callable[[], bool] | None = None) -> None:
+    def __init__(self, operation, stop=None):
         super().__init__()
         self.operation, self.stop = operation, stop
         self.error: BaseException | None = None
 
-    def run(self) -> None:
+    def run(self):
         try:
             run(Operation.objects.get(pk=self.operation.pk), stop=self.stop)
         except BaseException as error:  # noqa: BLE001 - the test's thread is to see it
@@ -76,7 +69,7 @@ class Background(threading.Thread):
         finally:
             connections.close_all()
 
-    def end(self) -> Operation:
+    def end(self):
         self.join(SECONDS)
         assert not self.is_alive()
         connections.close_all()  # as the database may have been unreachable
@@ -86,7 +79,7 @@ class Background(threading.Thread):
         return self.operation
 
 
-def adds_up(operation: Operation) -> None:
+def adds_up(operation):
     outcomes = Counter(operation.items.values_list("outcome", flat=True))
     assert outcomes[Outcome.OK] == operation.ok
     assert outcomes[Outcome.SKIPPED] == operation.skipped
@@ -95,7 +88,7 @@ def adds_up(operation: Operation) -> None:
     assert outcomes[Outcome.CANCELLED] + outcomes[Outcome.PENDING] == operation.remaining
 
 
-def nothing_lost_and_nothing_twice(desk: Desk) -> None:
+def nothing_lost_and_nothing_twice(desk):
     """Compare the messages in the queue with the rows."""
     arrived = Counter(message.headers["id"] for message in desk.taken())
     assert set(arrived.values()) <= {1}
@@ -111,9 +104,7 @@ def nothing_lost_and_nothing_twice(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_broker_leaves_few_unknown_outcomes(
-    desk: Desk, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_broker_leaves_few_unknown_outcomes(desk, own_broker, monkeypatch):
     desk.exhausted(1000)
     metadata_to_disk(own_broker)
     at_the(500, own_broker.kill, monkeypatch)
@@ -131,9 +122,7 @@ def test_a_killed_broker_leaves_few_unknown_outcomes(
 
 
 @pytest.mark.slow
-def test_a_run_in_the_background_waits_for_a_broker_that_restarts(
-    postgres_desk: Desk, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_in_the_background_waits_for_a_broker_that_restarts(postgres_desk, own_broker, monkeypatch):
     postgres_desk.exhausted(1000)
     restart = threading.Thread(target=own_broker.restart)
     at_the(300, restart.start, monkeypatch)
@@ -147,14 +136,12 @@ def test_a_run_in_the_background_waits_for_a_broker_that_restarts(
     nothing_lost_and_nothing_twice(postgres_desk)
 
 
-def test_a_runner_that_lost_its_operation_while_a_receiver_worked_publishes_nothing(
-    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_runner_that_lost_its_operation_while_a_receiver_worked_publishes_nothing(sqlite_desk, monkeypatch):
     sqlite_desk.exhausted(3)
     operation = frozen()
     monkeypatch.setattr(lease, "BEAT_EVERY", 0.0)
 
-    def takes_long(task_id: str, **_: Any) -> None:
+    def takes_long(task_id, **_):
         if task_id == "id-1":
             Operation.objects.update(heartbeat_at=timezone.now() - 2 * lease.STALE_AFTER)
             lease.Lease.take(Operation.objects.get(pk=operation.pk))
@@ -164,15 +151,13 @@ def test_a_runner_that_lost_its_operation_while_a_receiver_worked_publishes_noth
     assert [message.headers["id"] for message in sqlite_desk.taken()] == ["id-0"]
 
 
-def test_an_operation_whose_receiver_is_slow_keeps_its_heartbeat(
-    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_operation_whose_receiver_is_slow_keeps_its_heartbeat(sqlite_desk, monkeypatch):
     sqlite_desk.exhausted(4)
     operation = frozen()
     monkeypatch.setattr(lease, "BEAT_EVERY", 0.0)
     beats: list[Any] = []
 
-    def before(**_: Any) -> None:
+    def before(**_):
         beats.append(Operation.objects.values_list("heartbeat_at", flat=True).get())
 
     with receiving(before_requeue, before):
@@ -180,17 +165,15 @@ def test_an_operation_whose_receiver_is_slow_keeps_its_heartbeat(
     assert beats == sorted(set(beats)), "renewed between each two receivers"
 
 
-def test_a_database_that_restarts_costs_no_outcome(
-    postgres_desk: Desk, own_postgres: PrivatePostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_restarts_costs_no_outcome(postgres_desk, own_postgres, monkeypatch):
 
-    def restart() -> None:
+    def restart():
         own_postgres.stop()
         own_postgres.start()
 
     affordable, looks = requeue._affordable, list[object]()
 
-    def look(items: Sequence[OperationItem]) -> Sequence[OperationItem]:
+    def look(items):
         looks.append(items)
         if len(looks) == 2:
             restart()
@@ -206,9 +189,7 @@ def test_a_database_that_restarts_costs_no_outcome(
 
 
 @pytest.mark.slow
-def test_a_database_that_restarts_between_two_tasks_costs_no_outcome(
-    postgres_desk: Desk, own_postgres: PrivatePostgres
-) -> None:
+def test_a_database_that_restarts_between_two_tasks_costs_no_outcome(postgres_desk, own_postgres):
     """A gradual requeue spends nearly all its time there."""
     postgres_desk.exhausted(30)
     going = Background(frozen(rate=600), stop=lambda: False)
@@ -222,18 +203,15 @@ def test_a_database_that_restarts_between_two_tasks_costs_no_outcome(
 
 
 def test_a_run_that_a_long_outage_of_the_database_breaks_off_is_taken_up_again(
-    postgres_desk: Desk,
-    own_postgres: PrivatePostgres,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    postgres_desk, own_postgres, monkeypatch, caplog
+):
     monkeypatch.setattr(transactions, "PATIENCE", 0.0)
     for module in (lease, background):
         monkeypatch.setattr(module, "STALE_AFTER", timedelta(seconds=1))
     postgres_desk.exhausted(500)
     frozen(rate=300)
 
-    def in_the_background() -> None:
+    def in_the_background():
         try:
             background.operate(lambda: False, once=True)
         finally:
@@ -255,11 +233,7 @@ def test_a_run_that_a_long_outage_of_the_database_breaks_off_is_taken_up_again(
     nothing_lost_and_nothing_twice(postgres_desk)
 
 
-def test_a_killed_runner_leaves_few_unknown_outcomes_and_another_one_goes_on(
-    desk: Desk,
-    database: Database,
-    tmp_path: Path,
-) -> None:
+def test_a_killed_runner_leaves_few_unknown_outcomes_and_another_one_goes_on(desk, database, tmp_path):
     desk.exhausted(2000)
     operation = frozen()
     log = tmp_path / "operate.log"
@@ -278,11 +252,7 @@ def test_a_killed_runner_leaves_few_unknown_outcomes_and_another_one_goes_on(
     nothing_lost_and_nothing_twice(desk)
 
 
-def test_a_runner_that_gets_a_signal_leaves_no_unknown_outcome(
-    sqlite_desk: Desk,
-    sqlite: Database,
-    tmp_path: Path,
-) -> None:
+def test_a_runner_that_gets_a_signal_leaves_no_unknown_outcome(sqlite_desk, sqlite, tmp_path):
     sqlite_desk.exhausted(2000)
     operation = frozen()
     log = tmp_path / "operate.log"
@@ -298,9 +268,7 @@ def test_a_runner_that_gets_a_signal_leaves_no_unknown_outcome(
     nothing_lost_and_nothing_twice(sqlite_desk)
 
 
-def operate(
-    desk: Desk, on: Database, output: Any, *arguments: str, interrupted_by: signal.Signals | None = None
-) -> int:
+def operate(desk, on, output, *arguments, interrupted_by=None):
     """Run ``manage.py rmq_delay_operate`` of the example project; return its exit code.
 
     A signal may interrupt it in the middle of its work, when it publishes the 300th message.
@@ -323,7 +291,7 @@ def operate(
     ).returncode
 
 
-def test_each_task_runs_once_when_two_people_requeue_it(desk: Desk) -> None:
+def test_each_task_runs_once_when_two_people_requeue_it(desk):
     desk.exhausted(200)
     runs = [Background(frozen(actor)) for actor in (ALICE, BOB)]
     connection.close()
@@ -340,15 +308,13 @@ def test_each_task_runs_once_when_two_people_requeue_it(desk: Desk) -> None:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(monkeypatch):
     """Let runs wait for a connection as long as a busy machine takes, however short `BROKER_TIMEOUT` is."""
     monkeypatch.setattr(running, "Link", lambda _patience, pause: Link(BUSY, pause))
 
 
 @pytest.mark.usefixtures("patient")
-def test_without_a_confirm_the_outcome_is_unknown_and_nothing_more_is_sent(
-    sqlite_desk: Desk, own_broker: PrivateBroker
-) -> None:
+def test_without_a_confirm_the_outcome_is_unknown_and_nothing_more_is_sent(sqlite_desk, own_broker):
     sqlite_desk.exhausted(5)
     with alarm(own_broker), shop.of(shop.found, broker_timeout=1):
         operation = run(frozen())
@@ -360,9 +326,7 @@ def test_without_a_confirm_the_outcome_is_unknown_and_nothing_more_is_sent(
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_requeue_does_not_hang_when_a_message_fills_the_buffers_of_a_silent_broker(
-    sqlite_desk: Desk, own_broker: PrivateBroker
-) -> None:
+def test_a_requeue_does_not_hang_when_a_message_fills_the_buffers_of_a_silent_broker(sqlite_desk, own_broker):
     sqlite_desk.exhausted(2)
     Payload.objects.update(body=b"x" * 30_000_000)
     with alarm(own_broker), shop.of(shop.found, broker_timeout=1):
@@ -374,7 +338,7 @@ def test_a_requeue_does_not_hang_when_a_message_fills_the_buffers_of_a_silent_br
     adds_up(operation)
 
 
-def test_large_messages_are_published_few_at_a_time(sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_messages_are_published_few_at_a_time(sqlite_desk, monkeypatch):
     monkeypatch.setattr(requeue, "MAX_BYTES", 2_500)
     sqlite_desk.exhausted(8)
     Payload.objects.update(body=b"x" * 1_000)
@@ -383,7 +347,7 @@ def test_large_messages_are_published_few_at_a_time(sqlite_desk: Desk, monkeypat
     assert len(sqlite_desk.taken()) == 8
 
 
-def test_a_restored_task_of_unknown_outcome_starts_a_new_generation(sqlite_desk: Desk) -> None:
+def test_a_restored_task_of_unknown_outcome_starts_a_new_generation(sqlite_desk):
     (task,) = sqlite_desk.exhausted(1)
     operation = frozen()
     lease.Lease.take(operation)
@@ -400,12 +364,12 @@ def test_a_restored_task_of_unknown_outcome_starts_a_new_generation(sqlite_desk:
     assert (task.state, task.generation) == (TaskState.REQUEUED, 2)
 
 
-def test_events_collected_during_a_requeue_are_kept(sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_collected_during_a_requeue_are_kept(sqlite_desk, monkeypatch):
     """The task runs and fails before its requeue is stored."""
     (task,) = sqlite_desk.exhausted(1)
     await_ = lease.Lease.settle
 
-    def settle(self: lease.Lease, settled: Any) -> None:
+    def settle(self, settled):
         found = list(settled)
         if found:
             TaskRecord.objects.update(state=TaskState.PARKED, generation=1, attempt=0)
@@ -417,13 +381,11 @@ def test_events_collected_during_a_requeue_are_kept(sqlite_desk: Desk, monkeypat
     assert (task.state, task.generation) == (TaskState.PARKED, 1)
 
 
-def test_an_error_after_the_publish_leaves_the_outcome_unknown(
-    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_after_the_publish_leaves_the_outcome_unknown(sqlite_desk, monkeypatch):
     """A bug of the package, or a database that is unreachable for too long."""
     sqlite_desk.exhausted(3)
 
-    def fail(*_: Any) -> None:
+    def fail(*_):
         raise RuntimeError("out of order")
 
     monkeypatch.setattr(requeue, "add_to_history", fail)
@@ -440,13 +402,13 @@ def test_an_error_after_the_publish_leaves_the_outcome_unknown(
     nothing_lost_and_nothing_twice(sqlite_desk)
 
 
-def collect(**states_of: str) -> None:
+def collect(**states_of):
     """Set states of requeued tasks as the collector would."""
     for task_id, state in states_of.items():
         TaskRecord.objects.filter(task_id=task_id.replace("_", "-")).update(state=state)
 
 
-def test_after_good_canaries_the_rest_follows(sqlite_desk: Desk) -> None:
+def test_after_good_canaries_the_rest_follows(sqlite_desk):
     sqlite_desk.exhausted(10)
     background = Background(frozen(canary=2), stop=lambda: False)
     background.start()
@@ -464,7 +426,7 @@ def test_after_good_canaries_the_rest_follows(sqlite_desk: Desk) -> None:
     ("state", "text"),
     [(TaskState.PARKED, "failed again and waits for its retry"), (TaskState.EXHAUSTED, "is exhausted again")],
 )
-def test_after_a_canary_that_fails_again_nothing_follows(sqlite_desk: Desk, state: TaskState, text: str) -> None:
+def test_after_a_canary_that_fails_again_nothing_follows(sqlite_desk, state, text):
     sqlite_desk.exhausted(10)
     background = Background(frozen(canary=3), stop=lambda: False)
     background.start()
@@ -477,12 +439,12 @@ def test_after_a_canary_that_fails_again_nothing_follows(sqlite_desk: Desk, stat
     assert states() == Counter({TaskState.REQUEUED: 2, TaskState.EXHAUSTED: 7}) + Counter([state])
 
 
-def test_canaries_are_not_waited_for_when_no_task_follows(sqlite_desk: Desk) -> None:
+def test_canaries_are_not_waited_for_when_no_task_follows(sqlite_desk):
     sqlite_desk.exhausted(2)
     assert run(frozen(canary=5), stop=lambda: False).message == "2 requeued"
 
 
-def test_after_canaries_without_events_nothing_follows(sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_canaries_without_events_nothing_follows(sqlite_desk, monkeypatch):
     sqlite_desk.exhausted(2)
     monkeypatch.setattr(running, "CANARY_TIMEOUT", 1)
     operation = run(frozen(canary=1), stop=lambda: False)
@@ -490,7 +452,7 @@ def test_after_canaries_without_events_nothing_follows(sqlite_desk: Desk, monkey
     assert "No event of 1 canary in 1 s" in operation.message
 
 
-def test_a_rate_is_kept_and_a_cancel_stops_between_two_messages(sqlite_desk: Desk) -> None:
+def test_a_rate_is_kept_and_a_cancel_stops_between_two_messages(sqlite_desk):
     sqlite_desk.exhausted(1000)
     background = Background(frozen(rate=600), stop=lambda: False)
     began = time.monotonic()
@@ -505,9 +467,7 @@ def test_a_rate_is_kept_and_a_cancel_stops_between_two_messages(sqlite_desk: Des
     assert len(sqlite_desk.taken()) == operation.ok
 
 
-def test_a_message_too_large_for_the_broker_costs_no_other_its_outcome(
-    sqlite_desk: Desk, own_broker: PrivateBroker
-) -> None:
+def test_a_message_too_large_for_the_broker_costs_no_other_its_outcome(sqlite_desk, own_broker):
     """The broker closes the channel: messages in the same window have an unknown outcome; it begins with one."""
     first, *_rest = sqlite_desk.exhausted(3)
     # RabbitMQ 3 reads the environment, RabbitMQ 4 its own copy of it.

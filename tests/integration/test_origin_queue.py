@@ -1,10 +1,6 @@
 """The first process that declares a queue sets its dead-letter exchange; existing queues are not changed."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Iterator
-from typing import Any
 
 import kombu.pools
 import pytest
@@ -17,7 +13,6 @@ from celery_rmq_delay.app.queues import OriginQueue
 from celery_rmq_delay.app.state import AppState
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.topology.common import origin_arguments
-from tests.support.brokers.lab import Lab
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.brokers
@@ -26,7 +21,7 @@ pytestmark = pytest.mark.brokers
 class Shop:
     """An app with one queue on the lab's broker."""
 
-    def __init__(self, lab: Lab, **settings: Any) -> None:
+    def __init__(self, lab, **settings):
         self.lab, self.queue = lab, f"{lab.names.prefix}-shop"
         self.app = Celery("shop", broker=lab.url, set_as_current=False)
         arguments = {"x-queue-type": "quorum"} if lab.queue_type == "quorum" else None
@@ -39,27 +34,27 @@ class Shop:
         self.delay: AppState = install(self.app)
         lab.forget(self.queue)
 
-    def send(self, name: str = "t") -> None:
+    def send(self, name="t"):
         self.app.send_task(name)
 
-    def consume(self) -> None:
+    def consume(self):
         """Declare the queue as a worker's consumer does."""
         with self.app.connection_for_read() as connection:
             self.app.amqp.TaskConsumer(connection.default_channel)
 
-    def messages(self) -> int | None:
+    def messages(self):
         return ready_counts(self.lab.connection, [self.queue])[self.queue]
 
-    def close(self) -> None:
+    def close(self):
         self.app.close()
         kombu.pools.reset()  # kombu shares them between apps on one URL
 
 
 @pytest.fixture
-def shops(lab: Lab) -> Iterator[Any]:
+def shops(lab):
     made: list[Shop] = []
 
-    def make(**settings: Any) -> Shop:
+    def make(**settings):
         made.append(Shop(lab, **settings))
         return made[-1]
 
@@ -68,7 +63,7 @@ def shops(lab: Lab) -> Iterator[Any]:
         shop.close()
 
 
-def has_our_exchange(lab: Lab, queue: str) -> bool:
+def has_our_exchange(lab, queue):
     """Declare the queue with our arguments: the broker refuses them if they differ."""
     channel = lab.connection.channel()
     try:
@@ -80,7 +75,7 @@ def has_our_exchange(lab: Lab, queue: str) -> bool:
     return True
 
 
-def test_a_publisher_declares_the_queue_as_a_worker_does(lab: Lab, shops: Any) -> None:
+def test_a_publisher_declares_the_queue_as_a_worker_does(lab, shops):
     publisher, worker = shops(), shops()
     publisher.send()
     assert has_our_exchange(lab, publisher.queue)
@@ -89,7 +84,7 @@ def test_a_publisher_declares_the_queue_as_a_worker_does(lab: Lab, shops: Any) -
     assert worker.delay.differing == set()
 
 
-def test_a_worker_declares_the_queue_as_a_publisher_does(lab: Lab, shops: Any) -> None:
+def test_a_worker_declares_the_queue_as_a_publisher_does(lab, shops):
     publisher, worker = shops(), shops()
     worker.consume()
     publisher.send()
@@ -97,7 +92,7 @@ def test_a_worker_declares_the_queue_as_a_publisher_does(lab: Lab, shops: Any) -
     assert publisher.delay.differing == set()
 
 
-def test_rejected_messages_of_an_app_advance_once_the_ladder_is_applied(lab: Lab, shops: Any) -> None:
+def test_rejected_messages_of_an_app_advance_once_the_ladder_is_applied(lab, shops):
     shop = shops()
     shop.consume()
     plan = shop.delay.plan(shop.queue, reason_routing=lab.reports_death_reason)
@@ -107,9 +102,7 @@ def test_rejected_messages_of_an_app_advance_once_the_ladder_is_applied(lab: Lab
 
 
 @pytest.mark.parametrize("side", ["publisher", "consumer"])
-def test_a_queue_that_exists_is_used_as_it_is_and_logged_once(
-    lab: Lab, shops: Any, side: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_queue_that_exists_is_used_as_it_is_and_logged_once(lab, shops, side, caplog):
     shop = shops()
     lab.queue(shop.queue)
     with caplog.at_level(logging.WARNING, "celery_rmq_delay"):
@@ -126,7 +119,7 @@ def test_a_queue_that_exists_is_used_as_it_is_and_logged_once(
 
 
 @pytest.mark.parametrize("side", ["publisher", "consumer"])
-def test_a_queue_that_exists_is_an_error_where_the_settings_are_strict(lab: Lab, shops: Any, side: str) -> None:
+def test_a_queue_that_exists_is_an_error_where_the_settings_are_strict(lab, shops, side):
     shop = shops(strict=True)
     lab.queue(shop.queue)
     adopt = rf"run `celery -A shop rmq-delay adopt --queue {shop.queue}`\. Do not delete the queue while "
@@ -138,7 +131,7 @@ def test_a_queue_that_exists_is_an_error_where_the_settings_are_strict(lab: Lab,
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_queue_that_the_app_does_not_declare_is_compared_and_never_made(lab: Lab, shops: Any, strict: bool) -> None:
+def test_a_queue_that_the_app_does_not_declare_is_compared_and_never_made(lab, shops, strict):
     shop = shops(strict=strict)
     queue = OriginQueue.of(Queue(shop.queue, no_declare=True), shop.delay)
     queue.compare(lab.connection)
@@ -152,7 +145,7 @@ def test_a_queue_that_the_app_does_not_declare_is_compared_and_never_made(lab: L
         assert shop.delay.differing == {shop.queue}
 
 
-def test_a_queue_that_exists_with_any_arguments_is_used(lab: Lab, shops: Any) -> None:
+def test_a_queue_that_exists_with_any_arguments_is_used(lab, shops):
     shop = shops()
     lab.queue(shop.queue, **{"x-max-length": 100, "x-dead-letter-exchange": "theirs"})
     shop.send()
@@ -160,7 +153,7 @@ def test_a_queue_that_exists_with_any_arguments_is_used(lab: Lab, shops: Any) ->
     wait_for(lambda: shop.messages() == 1, "the message")
 
 
-def test_the_worker_is_notified_of_a_queue_that_is_created_while_the_app_runs(lab: Lab, shops: Any) -> None:
+def test_the_worker_is_notified_of_a_queue_that_is_created_while_the_app_runs(lab, shops):
     shop = shops()
     declared: list[str] = []
     shop.delay.on_declared = declared.append

@@ -1,33 +1,30 @@
 """`rmq-delay parked list`: parked tasks with their due times, without Django."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from celery import Celery
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.app.state import state_of
-from tests.support.brokers.lab import HOUR, Lab
+from tests.support.brokers.lab import HOUR
 from tests.support.brokers.lab_app import declare_exact, opened, park
 from tests.support.commands import data, run
 
 
-def listed(app: Any, *options: str) -> list[dict[str, Any]]:
+def listed(app, *options):
     """Return the listed tasks, without those of other tests' messages."""
     found: list[dict[str, Any]] = data(app, "parked", "list", *options)["tasks"]
     return found
 
 
-def due(found: dict[str, Any]) -> datetime:
+def due(found):
     return datetime.fromisoformat(found["due"])
 
 
 @pytest.mark.brokers
-def test_parked_tasks_are_listed_with_tier_attempts_and_due_time(lab: Lab) -> None:
+def test_parked_tasks_are_listed_with_tier_attempts_and_due_time(lab):
     app, plan = opened(lab, tiers=["1h", "2h"])
     start = datetime.now(timezone.utc)
     park(lab, plan, "a", "b")
@@ -48,7 +45,7 @@ def test_parked_tasks_are_listed_with_tier_attempts_and_due_time(lab: Lab) -> No
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("topology", ["levels", "loop"])
-def test_tasks_with_an_exact_delay_are_listed_with_their_exact_due_time(lab: Lab, topology: str) -> None:
+def test_tasks_with_an_exact_delay_are_listed_with_their_exact_due_time(lab, topology):
     app, plan = opened(lab, exact_delays=topology, exact_levels=16)
     declare_exact(lab, app)
     before = datetime.now(timezone.utc)
@@ -63,13 +60,13 @@ def test_tasks_with_an_exact_delay_are_listed_with_their_exact_due_time(lab: Lab
     assert listed(app, "--tier", "1h") == []
 
 
-def test_a_list_can_be_limited_to_a_queue_a_task_and_a_tier(classic_lab: Lab) -> None:
+def test_a_list_can_be_limited_to_a_queue_a_task_and_a_tier(classic_lab):
     app, plan = opened(classic_lab, tiers=["1h", "2h"])
     park(classic_lab, plan, "a")
     park(classic_lab, plan, "b", task="shop.other")
     classic_lab.publish(plan.delay_queue(2, 2 * HOUR).name, "body", headers={"id": "c", "task": "shop.other"})
 
-    def ids(*options: str) -> list[str]:
+    def ids(*options):
         return [each["task_id"] for each in listed(app, *options)]
 
     assert ids("--queue", plan.queue) == ["a", "b", "c"]
@@ -79,7 +76,7 @@ def test_a_list_can_be_limited_to_a_queue_a_task_and_a_tier(classic_lab: Lab) ->
     assert "--tier: found 'soon'" in run(app, "parked", "list", "--tier", "soon", code=2).output
 
 
-def test_what_cannot_be_listed_is_named_with_the_reason(classic_lab: Lab) -> None:
+def test_what_cannot_be_listed_is_named_with_the_reason(classic_lab):
     app, _ = opened(classic_lab, exact_delays=["levels", "hold"])
 
     found = data(app, "parked", "list", "--management-url", "http://127.0.0.1:1")
@@ -90,12 +87,12 @@ def test_what_cannot_be_listed_is_named_with_the_reason(classic_lab: Lab) -> Non
     assert shown.startswith("No parked task matches.\nnot listed: exact delays (hold): ")
 
 
-def table(app: Celery) -> list[str]:
+def table(app):
     """Return the lines of the list, without the note of RabbitMQ 4.1 and later about the inspected tasks."""
     return [line for line in run(app, "parked", "list").output.splitlines() if "has marked the inspected" not in line]
 
 
-def test_a_list_has_a_line_per_task_states_that_there_are_more_and_leaves_them_parked(classic_lab: Lab) -> None:
+def test_a_list_has_a_line_per_task_states_that_there_are_more_and_leaves_them_parked(classic_lab):
     app, plan = opened(classic_lab, tiers=["1h", "2h"])
     park(classic_lab, plan, "a", "b", "c")
     found = data(app, "parked", "list", "--limit", "2")
@@ -111,7 +108,7 @@ def test_a_list_has_a_line_per_task_states_that_there_are_more_and_leaves_them_p
     assert [each["task_id"] for each in listed(app)] == ["a", "b", "c"]
 
 
-def test_a_due_time_that_is_no_time_does_not_hide_the_other_tasks(classic_lab: Lab) -> None:
+def test_a_due_time_that_is_no_time_does_not_hide_the_other_tasks(classic_lab):
     app, plan = opened(classic_lab, exact_delays="levels")
     declare_exact(classic_lab, app)
     level = state_of(app).exact.topologies[0].holding()[3]
@@ -122,7 +119,7 @@ def test_a_due_time_that_is_no_time_does_not_hide_the_other_tasks(classic_lab: L
     assert {each["task_id"]: bool(each["due"]) for each in listed(app)} == {"a": False, "b": True}
 
 
-def test_control_characters_of_a_message_do_not_reach_the_terminal(classic_lab: Lab) -> None:
+def test_control_characters_of_a_message_do_not_reach_the_terminal(classic_lab):
     app, plan = opened(classic_lab, tiers=["1h"])
     park(classic_lab, plan, "a\x1b[2Jb", task="shop\n.charge" + "x" * 5_000)
     shown = table(app)

@@ -1,7 +1,5 @@
 """Private servers: started, killed, restarted and removed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -28,7 +26,6 @@ from celery_rmq_delay.testing.plugin import skip_or_fail
 from celery_rmq_delay.testing.servers import process
 from celery_rmq_delay.testing.servers.broker import _name_hosts
 from celery_rmq_delay.testing.servers.host import free_port, is_free
-from celery_rmq_delay.testing.servers.installation import Installation
 from tests.support.corpus import corpus
 from tests.support.servers.cluster import PrivateCluster
 from tests.support.servers.redis import PrivateRedis
@@ -46,14 +43,14 @@ sys.stdin.read()
 """
 
 
-def alive(pid: int) -> bool:
+def alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def processes_naming(text: str) -> list[str]:
+def processes_naming(text):
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -66,22 +63,22 @@ def processes_naming(text: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def where(rmq_installation: Installation) -> tuple[str, str | None]:
+def where(rmq_installation):
     """Server and tree of the RabbitMQ of this test run."""
     return rmq_installation.server, str(rmq_installation.root) if rmq_installation.root else None
 
 
-def put_durable_message(url: str, **arguments: object) -> None:
+def put_durable_message(url, **arguments):
     with kombu.Connection(url, transport_options={"confirm_publish": True}) as connection:
         queue = kombu.Queue("kept", durable=True, queue_arguments={"x-queue-type": "quorum", **arguments})
         connection.Producer().publish("still here", routing_key="kept", declare=[queue], delivery_mode=2)
 
 
-def take_message(url: str) -> object:
+def take_message(url):
     """Return the body of the queue's message when it arrives; a queue may have no leader for a moment."""
     taken: list[object] = []
 
-    def take() -> list[object]:
+    def take():
         with contextlib.suppress(amqp.InternalError), kombu.Connection(url) as connection:
             message = connection.default_channel.basic_get("kept", no_ack=True)
             taken.extend([message.body] if message else [])
@@ -91,7 +88,7 @@ def take_message(url: str) -> object:
     return taken[0]
 
 
-def test_the_broker_reports_its_version_and_serves_amqp_and_management(managed: PrivateBroker) -> None:
+def test_the_broker_reports_its_version_and_serves_amqp_and_management(managed):
     assert managed.version >= (3, 8, 0)
     assert managed.installation.version == ".".join(map(str, managed.version))
     with kombu.Connection(managed.url) as connection:
@@ -101,14 +98,14 @@ def test_the_broker_reports_its_version_and_serves_amqp_and_management(managed: 
         assert api.version() == ".".join(map(str, managed.version))
 
 
-def test_several_callers_can_evaluate_at_once(managed: PrivateBroker) -> None:
+def test_several_callers_can_evaluate_at_once(managed):
     with ThreadPoolExecutor(4) as callers:
         found = list(callers.map(lambda number: managed.evaluate(f"{number} + 1"), range(40)))
     assert found == [str(number + 1) for number in range(40)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_node_listens_on_loopback_only(managed: PrivateBroker) -> None:
+def test_the_node_listens_on_loopback_only(managed):
     own = managed.settings
     ports = {own.port, own.dist_port, own.epmd_port, own.management_port}
     tables = [Path(f"/proc/{managed.pid}/net/{table}").read_text() for table in ("tcp", "tcp6")]
@@ -119,12 +116,12 @@ def test_the_node_listens_on_loopback_only(managed: PrivateBroker) -> None:
     assert {*addresses} <= {"0100007F", "00000000000000000000000001000000"}
 
 
-def test_the_statistics_of_the_node_itself_have_their_default_interval(managed: PrivateBroker) -> None:
+def test_the_statistics_of_the_node_itself_have_their_default_interval(managed):
     """In 3.10 they stop, as the management API's do, when a tool and a client connect from the same port number."""
     assert re.search(r"\b5000\b", managed.evaluate("sys:get_state(rabbit_mgmt_external_stats)"))
 
 
-def test_a_vhost_is_usable_at_once_and_gone_after_its_deletion(managed: PrivateBroker) -> None:
+def test_a_vhost_is_usable_at_once_and_gone_after_its_deletion(managed):
     url = managed.vhost("a vhost/with ünusual name")
     put_durable_message(url)
     assert take_message(url) == "still here"
@@ -134,7 +131,7 @@ def test_a_vhost_is_usable_at_once_and_gone_after_its_deletion(managed: PrivateB
 
 
 @pytest.mark.slow
-def test_a_vhost_deleted_right_after_a_crash_leaves_quorum_queues_dead_lettering(where: tuple[str, str | None]) -> None:
+def test_a_vhost_deleted_right_after_a_crash_leaves_quorum_queues_dead_lettering(where):
     at_least_once = {"x-queue-type": "quorum", "x-dead-letter-exchange": "amq.fanout", "x-message-ttl": 1}
     at_least_once |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
     with PrivateBroker(*where) as broker:
@@ -155,7 +152,7 @@ def test_a_vhost_deleted_right_after_a_crash_leaves_quorum_queues_dead_lettering
             wait_for(lambda: channel.basic_get("out", no_ack=True), "the dead letter")
 
 
-def test_a_tree_has_its_machines_name_so_that_its_nodes_ask_no_name_server(tmp_path: Path) -> None:
+def test_a_tree_has_its_machines_name_so_that_its_nodes_ask_no_name_server(tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text(f"::1 localhost # {socket.gethostname()}\n192.0.2.1 other\n")
     _name_hosts(hosts)
@@ -167,22 +164,20 @@ def test_a_tree_has_its_machines_name_so_that_its_nodes_ask_no_name_server(tmp_p
     assert list(tmp_path.iterdir()) == [hosts]
 
 
-def test_the_tree_of_a_started_node_names_localhost_and_the_machine(
-    managed: PrivateBroker, where: tuple[str, str | None]
-) -> None:
+def test_the_tree_of_a_started_node_names_localhost_and_the_machine(managed, where):
     known = Path(where[1] or "/", "etc", "hosts").read_text().split()
     assert "localhost" in known
     if where[1] is not None:
         assert socket.gethostname() in known
 
 
-def test_rabbitmqctl_failures_show_its_output(managed: PrivateBroker) -> None:
+def test_rabbitmqctl_failures_show_its_output(managed):
     with pytest.raises(Exception, match="no_such_command"):
         managed.rabbitmqctl("no_such_command", timeout=SECONDS)
 
 
 @pytest.mark.slow
-def test_durable_messages_survive_a_restart_and_a_kill(where: tuple[str, str | None]) -> None:
+def test_durable_messages_survive_a_restart_and_a_kill(where):
     with PrivateBroker(*where) as broker:
         put_durable_message(broker.url)
         port, first = broker.port, broker.pid
@@ -202,9 +197,7 @@ def test_durable_messages_survive_a_restart_and_a_kill(where: tuple[str, str | N
 @pytest.mark.parametrize(
     "ending", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=["SIGKILL", "SIGINT"]
 )
-def test_a_broker_starts_beside_a_proxy_and_leaves_nothing_when_its_owner_ends(
-    where: tuple[str, str | None], ending: signal.Signals
-) -> None:
+def test_a_broker_starts_beside_a_proxy_and_leaves_nothing_when_its_owner_ends(where, ending):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, where[0], where[1] or ""],
         env={**os.environ, "http_proxy": f"http://127.0.0.1:{free_port()}"},
@@ -227,14 +220,14 @@ def test_a_broker_starts_beside_a_proxy_and_leaves_nothing_when_its_owner_ends(
 
 
 @pytest.mark.slow
-def test_the_error_of_a_node_that_cannot_start_has_the_reason(where: tuple[str, str | None]) -> None:
+def test_the_error_of_a_node_that_cannot_start_has_the_reason(where):
     broker = PrivateBroker(*where, config="no.such.setting = 1")
     with pytest.raises(ServerStartError, match=r"(?s)ended with code.*no\.such\.setting"), broker:
         pass
     assert broker.pid is None
 
 
-def test_a_keeper_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keeper_that_does_not_answer_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "ANSWER_TIMEOUT", 0.1)
     before = psutil.Process().children()
     kept = process.KeptProcess(["true"], env={}, output=tmp_path / "output.txt")
@@ -246,13 +239,13 @@ def test_a_keeper_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pyt
     kept.close()
 
 
-def test_a_missing_server_is_named_with_the_fix() -> None:
+def test_a_missing_server_is_named_with_the_fix():
     with pytest.raises(ServerNotFoundError, match="/no/such/rabbitmq-server"):
         PrivateBroker(server="/no/such/rabbitmq-server")
 
 
 @pytest.mark.slow
-def test_a_cluster_goes_on_without_its_first_node(where: tuple[str, str | None]) -> None:
+def test_a_cluster_goes_on_without_its_first_node(where):
     with PrivateCluster(3, *where) as cluster:
         names = sorted(node.node for node in cluster.nodes)
         assert cluster.running_nodes() == names
@@ -265,7 +258,7 @@ def test_a_cluster_goes_on_without_its_first_node(where: tuple[str, str | None])
         wait_for(lambda: cluster.running_nodes() == names, "three nodes again")
 
 
-def test_redis_starts_answers_and_ends(tmp_path: Path) -> None:
+def test_redis_starts_answers_and_ends(tmp_path):
     try:
         server = PrivateRedis()
     except ServerNotFoundError as error:
@@ -276,7 +269,7 @@ def test_redis_starts_answers_and_ends(tmp_path: Path) -> None:
 
 
 @corpus("victim", ["server", "keeper"])
-def test_a_server_that_ended_by_itself_is_started_again_and_reported(victim: str) -> None:
+def test_a_server_that_ended_by_itself_is_started_again_and_reported(victim):
     with PrivateRedis() as server:
         assert server.revive() is None
         assert server.pid is not None
@@ -292,7 +285,7 @@ def test_a_server_that_ended_by_itself_is_started_again_and_reported(victim: str
     assert is_free(server.port)
 
 
-def test_a_servers_files_are_deleted_at_its_end_even_if_its_keeper_was_killed() -> None:
+def test_a_servers_files_are_deleted_at_its_end_even_if_its_keeper_was_killed():
     with PrivateRedis() as server:
         assert server.pid is not None
         folder = Path(f"/proc/{server.pid}/cwd").resolve()
@@ -303,9 +296,7 @@ def test_a_servers_files_are_deleted_at_its_end_even_if_its_keeper_was_killed() 
     assert not folder.exists()
 
 
-def test_a_folder_that_the_start_script_cannot_take_is_refused(
-    where: tuple[str, str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_the_start_script_cannot_take_is_refused(where, tmp_path, monkeypatch):
     if where[1] is not None:
         pytest.skip("in a tree the folder is the tree's")
     (odd := tmp_path / "with'quote").mkdir()
@@ -315,7 +306,7 @@ def test_a_folder_that_the_start_script_cannot_take_is_refused(
     assert list(odd.iterdir()) == []
 
 
-def test_the_fixtures_give_a_fresh_vhost(rmq_broker: PrivateBroker, rmq_vhost: str) -> None:
+def test_the_fixtures_give_a_fresh_vhost(rmq_broker, rmq_vhost):
     with kombu.Connection(rmq_vhost) as connection:
         connection.ensure_connection(max_retries=1)
     assert rmq_vhost.startswith("amqp")

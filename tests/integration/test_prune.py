@@ -1,8 +1,5 @@
 """Objects of retired ladders, and when they are pruned."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
 from dataclasses import replace
 
 import amqp
@@ -17,13 +14,12 @@ from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.operations.prune import Pruned, prune
 from celery_rmq_delay.topology.applied import Applied
-from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
-from tests.support.brokers.lab import HOUR, Lab, contents
+from tests.support.brokers.lab import HOUR, contents
 from tests.support.waiting import BUSY, wait_for
 
 
-def changed(lab: Lab, *ladders: Ladder) -> list[LadderPlan]:
+def changed(lab, *ladders):
     """Apply one ladder after the other to one queue; the last is in force."""
     plans = [lab.plan(ladder) for ladder in ladders]
     lab.origin(plans[0])
@@ -32,23 +28,23 @@ def changed(lab: Lab, *ladders: Ladder) -> list[LadderPlan]:
     return plans
 
 
-def record_of(lab: Lab, plan: LadderPlan) -> Applied:
+def record_of(lab, plan):
     return Applied.from_json(read_record(lab.connection, plan.record_queue()))
 
 
-def existing(lab: Lab, names: Iterable[str]) -> set[str]:
+def existing(lab, names):
     return {name for name, count in ready_counts(lab.connection, names).items() if count is not None}
 
 
-def delay_queues(plan: LadderPlan) -> set[str]:
+def delay_queues(plan):
     return {queue.name for _, _, queue in plan.delay_queues([plan.ladder])}
 
 
-def exchanges(plan: LadderPlan) -> Objects:
+def exchanges(plan):
     return Objects(exchanges=plan.ladder_objects(plan.ladder, 0).exchanges)
 
 
-def retired_long_ago(lab: Lab, plan: LadderPlan) -> None:
+def retired_long_ago(lab, plan):
     """Set the time in the record at which all ladders were retired to 1970."""
     with locked_record(lab.connection, plan.record_queue(), BUSY) as (_, record):
         known = Applied.from_json(record.value)
@@ -57,7 +53,7 @@ def retired_long_ago(lab: Lab, plan: LadderPlan) -> None:
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("jitter", [0.0, 0.2])
-def test_a_retired_ladder_is_deleted_with_all_its_objects(lab: Lab, jitter: float) -> None:
+def test_a_retired_ladder_is_deleted_with_all_its_objects(lab, jitter):
     lanes = 3 if jitter else 1
     old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR), jitter, lanes), Ladder((HOUR,), jitter, lanes))
     report = prune(lab.connection, new, {}, now=True)
@@ -75,7 +71,7 @@ def test_a_retired_ladder_is_deleted_with_all_its_objects(lab: Lab, jitter: floa
 
 
 @pytest.mark.brokers
-def test_nothing_with_messages_is_deleted(lab: Lab) -> None:
+def test_nothing_with_messages_is_deleted(lab):
     old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR)), Ladder((HOUR,)))
     full = old.delay_queue(2, 4 * HOUR).name
     lab.publish(full)
@@ -88,7 +84,7 @@ def test_nothing_with_messages_is_deleted(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_messages_that_are_being_inspected_are_not_pruned(lab: Lab) -> None:
+def test_messages_that_are_being_inspected_are_not_pruned(lab):
     old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR)), Ladder((HOUR,)))
     full = old.delay_queue(2, 4 * HOUR).name
     for number in range(10):
@@ -100,7 +96,7 @@ def test_messages_that_are_being_inspected_are_not_pruned(lab: Lab) -> None:
     wait_for(lambda: prune(lab.connection, new, {}, now=True).ladders == [old.ladder.id])
 
 
-def test_a_ladder_waits_until_old_workers_cannot_use_it_any_more(lab: Lab) -> None:
+def test_a_ladder_waits_until_old_workers_cannot_use_it_any_more(lab):
     old, new = changed(lab, Ladder((3 * HOUR,)), Ladder((HOUR,)))
     report = prune(lab.connection, new, {})
     assert report.ladders == []
@@ -109,7 +105,7 @@ def test_a_ladder_waits_until_old_workers_cannot_use_it_any_more(lab: Lab) -> No
     assert prune(lab.connection, new, {}).ladders == [old.ladder.id]
 
 
-def test_a_tier_that_a_ladder_in_force_shares_stays_with_its_messages(lab: Lab) -> None:
+def test_a_tier_that_a_ladder_in_force_shares_stays_with_its_messages(lab):
     old, new = changed(lab, Ladder((HOUR, 3 * HOUR)), Ladder((HOUR, 2 * HOUR)))
     shared = old.delay_queue(1, HOUR).name
     lab.publish(shared)
@@ -119,7 +115,7 @@ def test_a_tier_that_a_ladder_in_force_shares_stays_with_its_messages(lab: Lab) 
     assert ready_counts(lab.connection, [shared])[shared] == 1
 
 
-def test_a_tier_that_two_retired_ladders_share_stays_while_one_of_them_does(lab: Lab) -> None:
+def test_a_tier_that_two_retired_ladders_share_stays_while_one_of_them_does(lab):
     first, second, new = changed(lab, Ladder((3 * HOUR, 5 * HOUR)), Ladder((3 * HOUR, 6 * HOUR)), Ladder((HOUR,)))
     lab.publish(second.delay_queue(2, 6 * HOUR).name)
     report = prune(lab.connection, new, {}, now=True)
@@ -128,7 +124,7 @@ def test_a_tier_that_two_retired_ladders_share_stays_while_one_of_them_does(lab:
 
 
 @pytest.mark.brokers
-def test_bindings_of_tiers_that_no_ladder_has_are_removed(lab: Lab) -> None:
+def test_bindings_of_tiers_that_no_ladder_has_are_removed(lab):
     old, new = changed(lab, Ladder((HOUR, 2 * HOUR, 3 * HOUR)), Ladder((HOUR,)))
     prune(lab.connection, new, {}, now=True)
     for tier_index in (1, 2, 3):
@@ -138,7 +134,7 @@ def test_bindings_of_tiers_that_no_ladder_has_are_removed(lab: Lab) -> None:
     wait_for(lambda: ready_counts(lab.connection, [new.queue])[new.queue] == 1, "the way back from the first tier")
 
 
-def test_nothing_is_pruned_without_a_record_and_the_ladder_in_force_and_that_of_a_task_stay(lab: Lab) -> None:
+def test_nothing_is_pruned_without_a_record_and_the_ladder_in_force_and_that_of_a_task_stay(lab):
     plan = lab.plan(Ladder((HOUR,)), {"shop.ping": Ladder((2 * HOUR,))})
     assert prune(lab.connection, plan, {}, now=True) == Pruned(plan.queue)
     assert existing(lab, [plan.record_queue().name]) == set()
@@ -147,14 +143,14 @@ def test_nothing_is_pruned_without_a_record_and_the_ladder_in_force_and_that_of_
     assert drift(lab.connection, plan.objects()) == []
 
 
-def test_a_retired_ladder_that_the_settings_want_again_stays(lab: Lab) -> None:
+def test_a_retired_ladder_that_the_settings_want_again_stays(lab):
     old, _ = changed(lab, Ladder((3 * HOUR,)), Ladder((HOUR,)))
     assert prune(lab.connection, old, {}, now=True).ladders == []
     assert apply_plan(lab.connection, old)
     assert drift(lab.connection, old.objects()) == []
 
 
-def test_a_pruned_ladder_can_come_back(lab: Lab) -> None:
+def test_a_pruned_ladder_can_come_back(lab):
     old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR)), Ladder((HOUR,)))
     prune(lab.connection, new, {}, now=True)
     apply_plan(lab.connection, old)
@@ -163,7 +159,7 @@ def test_a_pruned_ladder_can_come_back(lab: Lab) -> None:
     wait_for(lambda: lab.counts(old), "the ladder that came back")
 
 
-def test_after_a_prune_that_was_cut_off_the_next_one_ends_it(lab: Lab) -> None:
+def test_after_a_prune_that_was_cut_off_the_next_one_ends_it(lab):
     old, new = changed(lab, Ladder((3 * HOUR,)), Ladder((HOUR,)))
     lab.channel.exchange_delete(old.names.ladder(old.queue, old.ladder.id))
     lab.channel.queue_delete(old.delay_queue(1, 3 * HOUR).name)
@@ -172,7 +168,7 @@ def test_after_a_prune_that_was_cut_off_the_next_one_ends_it(lab: Lab) -> None:
     assert record_of(lab, new).retired == {}
 
 
-def test_a_prune_waits_for_those_that_apply(lab: Lab) -> None:
+def test_a_prune_waits_for_those_that_apply(lab):
     (plan,) = changed(lab, Ladder((HOUR,)))
     with locked_record(lab.connect(), plan.record_queue(), BUSY), pytest.raises(LockTimeoutError):
         prune(lab.connection, plan, {}, now=True, lock_timeout=0.2)

@@ -1,7 +1,5 @@
 """A queue is declared again as the other type: its record, delay queues and quarantine queue follow."""
 
-from __future__ import annotations
-
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,45 +12,44 @@ from celery_rmq_delay.amqp.record import locked_record, read_record
 from celery_rmq_delay.exceptions import RecordGoneError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import moving, quarantine, return_key
-from celery_rmq_delay.operations.pending import Pending, pending
+from celery_rmq_delay.operations.pending import pending
 from celery_rmq_delay.operations.prune import prune
 from celery_rmq_delay.topology.applied import Applied
-from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.kinds import BOTH_TYPES
-from tests.support.brokers.lab import HOUR, Lab
+from tests.support.brokers.lab import HOUR
 from tests.support.brokers.switching import MOVING_STEPS, SOME, TASKS_A, A, B, Probe, crashed_apply, expected, settled
 from tests.support.waiting import BUSY, wait_for
 
 pytestmark = pytest.mark.brokers
 
 
-def applied_then_other_type(lab: Lab, ladder: Ladder) -> tuple[LadderPlan, LadderPlan]:
+def applied_then_other_type(lab, ladder):
     """Apply a plan; return it and the plan of the same queue after it was declared again with the other type."""
     old = lab.applied(lab.plan(ladder))
     return old, lab.plan(ladder, queue_type=old.of_other_type.queue_type)
 
 
-def declared_again(lab: Lab, plan: LadderPlan) -> None:
+def declared_again(lab, plan):
     lab.channel.queue_delete(plan.queue)
     lab.origin(plan)
 
 
-def not_as_planned(lab: Lab, plan: LadderPlan) -> list[str]:
+def not_as_planned(lab, plan):
     return [each.name for each in drift(lab.connection, plan.objects() + Objects(queues=(plan.record_queue(),)))]
 
 
-def waiting(lab: Lab, plan: LadderPlan) -> Pending:
+def waiting(lab, plan):
     return pending(lab.connection, plan, settled(lab, plan))
 
 
-def copy_exists(lab: Lab, plan: LadderPlan) -> bool:
+def copy_exists(lab, plan):
     name = moving(plan.record_queue().name)
     return ready_counts(lab.connection, [name])[name] is not None
 
 
 @BOTH_TYPES
-def test_record_tiers_and_quarantine_follow_a_queue_that_is_declared_again_as_the_other_type(lab: Lab) -> None:
+def test_record_tiers_and_quarantine_follow_a_queue_that_is_declared_again_as_the_other_type(lab):
     old, new = applied_then_other_type(lab, Ladder((HOUR, 2 * HOUR)))
     declared_again(lab, new)
     assert apply_plan(lab.connection, new, quick=True)
@@ -68,7 +65,7 @@ def test_record_tiers_and_quarantine_follow_a_queue_that_is_declared_again_as_th
 
 
 @BOTH_TYPES
-def test_messages_in_tiers_of_the_old_type_come_back_to_the_new_queue_and_go_on(lab: Lab) -> None:
+def test_messages_in_tiers_of_the_old_type_come_back_to_the_new_queue_and_go_on(lab):
     old, new = applied_then_other_type(lab, Ladder((3_000, 50)))
     lab.publish(old.queue)
     lab.reject(lab.get(old.queue))
@@ -86,7 +83,7 @@ def test_messages_in_tiers_of_the_old_type_come_back_to_the_new_queue_and_go_on(
 
 
 @BOTH_TYPES
-def test_the_old_types_tiers_are_pruned_when_they_are_empty(lab: Lab) -> None:
+def test_the_old_types_tiers_are_pruned_when_they_are_empty(lab):
     old, new = applied_then_other_type(lab, Ladder((HOUR, 2 * HOUR)))
     full = old.delay_queue(2, 2 * HOUR).name
     lab.publish(full)
@@ -103,7 +100,7 @@ def test_the_old_types_tiers_are_pruned_when_they_are_empty(lab: Lab) -> None:
 
 
 @BOTH_TYPES
-def test_a_plan_shows_what_a_change_of_the_type_replaces(lab: Lab) -> None:
+def test_a_plan_shows_what_a_change_of_the_type_replaces(lab):
     old, new = applied_then_other_type(lab, A)
     found = waiting(lab, new)
     assert [each.name for each in found.replace] == [new.record_queue().name, new.quarantine_queue().name]
@@ -116,7 +113,7 @@ def test_a_plan_shows_what_a_change_of_the_type_replaces(lab: Lab) -> None:
 
 @BOTH_TYPES
 @pytest.mark.parametrize("used", ["by-a-message", "by-a-consumer"])
-def test_a_quarantine_queue_in_use_is_replaced_by_a_later_start(lab: Lab, used: str) -> None:
+def test_a_quarantine_queue_in_use_is_replaced_by_a_later_start(lab, used):
     old, new = applied_then_other_type(lab, A)
     name = quarantine(old.queue)
     if used == "by-a-message":
@@ -137,9 +134,7 @@ def test_a_quarantine_queue_in_use_is_replaced_by_a_later_start(lab: Lab, used: 
 
 @BOTH_TYPES
 @pytest.mark.parametrize("stride", [SOME, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_crash_between_any_two_steps_of_a_change_of_the_type_loses_and_doubles_nothing(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, stride: int
-) -> None:
+def test_a_crash_between_any_two_steps_of_a_change_of_the_type_loses_and_doubles_nothing(lab, monkeypatch, stride):
     a, b = lab.plan(A, TASKS_A), lab.plan(B, TASKS_A, queue_type=lab.plan(B).of_other_type.queue_type)
     lab.applied(lab.plan(B, TASKS_A))  # so that every ladder routes messages from its tiers
     apply_plan(lab.connection, a)
@@ -160,11 +155,11 @@ def test_a_crash_between_any_two_steps_of_a_change_of_the_type_loses_and_doubles
 
 
 @BOTH_TYPES
-def test_two_processes_with_different_types_apply_at_the_same_time_and_one_wins(lab: Lab) -> None:
+def test_two_processes_with_different_types_apply_at_the_same_time_and_one_wins(lab):
     old, new = applied_then_other_type(lab, B)
     probe = Probe(lab, old, new)
 
-    def apply_often(plan: LadderPlan) -> None:
+    def apply_often(plan):
         connection = lab.connect()
         for _ in range(5):
             apply_plan(connection, plan, BUSY, quick=True)
@@ -178,11 +173,11 @@ def test_two_processes_with_different_types_apply_at_the_same_time_and_one_wins(
 
 
 @BOTH_TYPES
-def test_a_record_is_readable_while_its_queue_type_changes(lab: Lab) -> None:
+def test_a_record_is_readable_while_its_queue_type_changes(lab):
     old, new = applied_then_other_type(lab, A)
     value, looker, changer = settled(lab, old), lab.connect(), lab.connect()
 
-    def change(plan: LadderPlan) -> None:
+    def change(plan):
         with locked_record(changer, plan.record_queue(), BUSY):
             pass
 
@@ -196,7 +191,7 @@ def test_a_record_is_readable_while_its_queue_type_changes(lab: Lab) -> None:
 
 
 @BOTH_TYPES
-def test_an_apply_that_waits_for_a_replaced_record_gets_it_afterwards(lab: Lab) -> None:
+def test_an_apply_that_waits_for_a_replaced_record_gets_it_afterwards(lab):
     old, new = applied_then_other_type(lab, A)
     with ThreadPoolExecutor(2) as pool, locked_record(lab.connect(), old.record_queue(), BUSY) as (_, held):
         waiters = [

@@ -1,7 +1,5 @@
 """The record of a queue's ladder: kept in the broker, held by one process at a time."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +18,6 @@ from celery_rmq_delay.amqp.record import Record, locked_record, read_record, rea
 from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.exceptions import BrokerBlockedError, LockLostError, LockTimeoutError
 from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.lab import Lab
@@ -30,16 +27,16 @@ pytestmark = pytest.mark.brokers
 
 
 @pytest.fixture
-def queue(lab: Lab) -> Queue:
+def queue(lab):
     return lab.plan(Ladder((1000,))).record_queue()
 
 
-def save(lab: Lab, queue: Queue, value: dict[str, Any]) -> None:
+def save(lab, queue, value):
     with locked_record(lab.connection, queue, BUSY) as (_, record):
         record.save(value)
 
 
-def test_nothing_was_saved_in_a_new_record(lab: Lab, queue: Queue) -> None:
+def test_nothing_was_saved_in_a_new_record(lab, queue):
     assert read_record(lab.connection, queue) is None
     assert ready_counts(lab.connection, [queue.name]) == {queue.name: None}, "an inspection creates nothing"
     with locked_record(lab.connection, queue, BUSY) as (_, record):
@@ -47,7 +44,7 @@ def test_nothing_was_saved_in_a_new_record(lab: Lab, queue: Queue) -> None:
     assert read_record(lab.connection, queue) is None
 
 
-def test_only_the_last_of_many_values_stays(lab: Lab, queue: Queue) -> None:
+def test_only_the_last_of_many_values_stays(lab, queue):
     with locked_record(lab.connection, queue, BUSY) as (_, record):
         for number in range(20):
             record.save({"number": number, "text": "ünïcode"})
@@ -56,12 +53,12 @@ def test_only_the_last_of_many_values_stays(lab: Lab, queue: Queue) -> None:
     wait_for(lambda: ready_counts(lab.connection, [queue.name]) == {queue.name: 1}, "one message in the record")
 
 
-def test_one_process_at_a_time_holds_the_record(lab: Lab, queue: Queue) -> None:
+def test_one_process_at_a_time_holds_the_record(lab, queue):
     """Many threads add one to the value: no addition is lost."""
     threads, rounds = 4, 8
     inside: list[int] = []
 
-    def count() -> None:
+    def count():
         connection = lab.connect()
         for _ in range(rounds):
             with locked_record(connection, queue, BUSY) as (_, record):
@@ -76,7 +73,7 @@ def test_one_process_at_a_time_holds_the_record(lab: Lab, queue: Queue) -> None:
     assert read_record(lab.connection, queue) == {"number": threads * rounds}
 
 
-def test_the_error_of_a_lock_timeout_names_the_record(lab: Lab, queue: Queue) -> None:
+def test_the_error_of_a_lock_timeout_names_the_record(lab, queue):
     save(lab, queue, {"number": 1})
     other = lab.connect()
     with locked_record(lab.connection, queue, BUSY):
@@ -93,11 +90,11 @@ def test_the_error_of_a_lock_timeout_names_the_record(lab: Lab, queue: Queue) ->
         assert record.value == {"number": 1}
 
 
-def test_the_next_holder_gets_the_value_saved_while_it_waited(lab: Lab, queue: Queue) -> None:
+def test_the_next_holder_gets_the_value_saved_while_it_waited(lab, queue):
     save(lab, queue, {"number": 0})
     found: list[Any] = []
 
-    def wait() -> None:
+    def wait():
         with locked_record(lab.connect(), queue, BUSY) as (_, record):
             found.append(record.value)
 
@@ -116,7 +113,7 @@ def test_the_next_holder_gets_the_value_saved_while_it_waited(lab: Lab, queue: Q
 
 
 @pytest.mark.parametrize("saved", [False, True], ids=["before-saving", "after-saving"])
-def test_the_lock_of_a_process_that_crashed_is_free_and_the_value_is_there(lab: Lab, queue: Queue, saved: bool) -> None:
+def test_the_lock_of_a_process_that_crashed_is_free_and_the_value_is_there(lab, queue, saved):
     save(lab, queue, {"number": 1})
     crashing = lab.connect()
     with pytest.raises(ZeroDivisionError), locked_record(crashing, queue, BUSY) as (_, record):
@@ -128,13 +125,11 @@ def test_the_lock_of_a_process_that_crashed_is_free_and_the_value_is_there(lab: 
         assert record.value == {"number": 2 if saved else 1}
 
 
-def test_a_crash_between_the_new_value_and_the_end_of_the_old_one_leaves_the_new_one(
-    lab: Lab, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_between_the_new_value_and_the_end_of_the_old_one_leaves_the_new_one(lab, queue, monkeypatch):
     save(lab, queue, {"number": 1})
     crashing = lab.connect()
 
-    def crash(_record: Record) -> None:
+    def crash(_record):
         crashing.collect()
         raise ZeroDivisionError
 
@@ -147,7 +142,7 @@ def test_a_crash_between_the_new_value_and_the_end_of_the_old_one_leaves_the_new
     wait_for(lambda: ready_counts(lab.connection, [queue.name]) == {queue.name: 1}, "the end of the old value")
 
 
-def test_a_marker_that_a_crash_left_behind_is_ignored(lab: Lab, queue: Queue) -> None:
+def test_a_marker_that_a_crash_left_behind_is_ignored(lab, queue):
     save(lab, queue, {"number": 1})
     marker = amqp.Message("left", type="marker", delivery_mode=1, expiration="100")
     publisher_on(lab.channel).send(marker, Route("", queue.name))
@@ -159,7 +154,7 @@ def test_a_marker_that_a_crash_left_behind_is_ignored(lab: Lab, queue: Queue) ->
     )
 
 
-def test_two_versions_that_apply_at_once_do_not_wait_for_each_other_for_long(lab: Lab) -> None:
+def test_two_versions_that_apply_at_once_do_not_wait_for_each_other_for_long(lab):
     plan = lab.plan(Ladder((1000, 2000)))
     lab.applied(plan)
     with (
@@ -170,7 +165,7 @@ def test_two_versions_that_apply_at_once_do_not_wait_for_each_other_for_long(lab
     assert not apply_plan(lab.connection, replace(plan), lock_timeout=BUSY)
 
 
-def test_in_an_alarm_a_record_is_not_held_and_can_be_read(lab: Lab, queue: Queue, own_broker: PrivateBroker) -> None:
+def test_in_an_alarm_a_record_is_not_held_and_can_be_read(lab, queue, own_broker):
     save(lab, queue, {"number": 1})
     refused = lab.connect()
     with alarm(own_broker):
@@ -181,7 +176,7 @@ def test_in_an_alarm_a_record_is_not_held_and_can_be_read(lab: Lab, queue: Queue
     assert read_record(lab.connection, queue) == {"number": 1}
 
 
-def test_a_record_that_is_held_or_missing_shows_nothing_at_a_glimpse(lab: Lab, queue: Queue) -> None:
+def test_a_record_that_is_held_or_missing_shows_nothing_at_a_glimpse(lab, queue):
     assert read_record_without_publishing(lab.connection, queue) is None
     assert ready_counts(lab.connection, [queue.name]) == {queue.name: None}, "an inspection creates nothing"
     save(lab, queue, {"number": 1})
@@ -201,9 +196,7 @@ WRITES: dict[str, Callable[[Record, Lab, Queue], object]] = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_holder_whose_lock_was_taken_back_changes_nothing(
-    classic_lab: Lab, write: Callable[[Record, Lab, Queue], object]
-) -> None:
+def test_a_holder_whose_lock_was_taken_back_changes_nothing(classic_lab, write):
     lab, queue = classic_lab, classic_lab.plan(Ladder((1000,))).record_queue()
     other = replace(queue, name=lab.queue())
     with (

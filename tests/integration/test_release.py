@@ -1,7 +1,5 @@
 """Parked tasks that are released at once."""
 
-from __future__ import annotations
-
 import pytest
 
 from celery_rmq_delay import headers as h
@@ -11,24 +9,23 @@ from celery_rmq_delay.amqp.scan import inspection_leaves_no_trace
 from celery_rmq_delay.exceptions import SelectionError
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.operations.parked import release
-from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.transition import apply_plan
-from tests.support.brokers.lab import HOUR, Lab
+from tests.support.brokers.lab import HOUR
 from tests.support.brokers.lab_app import opened, park, plan_of, shop
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.brokers
 
 
-def delay_queue(plan: LadderPlan, number: int) -> str:
+def delay_queue(plan, number):
     return plan.delay_queue(number, plan.ladder.tiers_ms[number - 1]).name
 
 
-def parked(lab: Lab, queue: str, count: int) -> None:
+def parked(lab, queue, count):
     wait_for(lambda: ready_counts(lab.connection, [queue])[queue] == count, f"{count} messages in {queue}")
 
 
-def test_a_released_task_is_back_at_once_with_its_attempts_and_its_first_route(lab: Lab) -> None:
+def test_a_released_task_is_back_at_once_with_its_attempts_and_its_first_route(lab):
     _, plan = opened(lab)
     exchange = lab.exchange("topic")
     lab.channel.queue_bind(plan.queue, exchange, "orders.#")
@@ -50,7 +47,7 @@ def test_a_released_task_is_back_at_once_with_its_attempts_and_its_first_route(l
     assert ready_counts(lab.connection, [delay_queue(plan, 1)])[delay_queue(plan, 1)] == 0
 
 
-def test_a_released_task_goes_on_to_the_next_tier(lab: Lab) -> None:
+def test_a_released_task_goes_on_to_the_next_tier(lab):
     _, plan = opened(lab)
     park(lab, plan, "a")
     parked(lab, delay_queue(plan, 1), 1)
@@ -61,7 +58,7 @@ def test_a_released_task_goes_on_to_the_next_tier(lab: Lab) -> None:
     assert lab.get(plan.queue).headers["retries"] == 2
 
 
-def test_the_named_or_the_oldest_are_released_and_the_others_keep_their_places(lab: Lab) -> None:
+def test_the_named_or_the_oldest_are_released_and_the_others_keep_their_places(lab):
     _, plan = opened(lab)
     park(lab, plan, "a", "b", "c", "d", "e")
     parked(lab, delay_queue(plan, 1), 5)
@@ -73,7 +70,7 @@ def test_the_named_or_the_oldest_are_released_and_the_others_keep_their_places(l
     assert release(lab.connection, [plan], everything=True).released == ["e"]
 
 
-def test_messages_passed_over_by_a_release_still_come_back_when_due(lab: Lab) -> None:
+def test_messages_passed_over_by_a_release_still_come_back_when_due(lab):
     for tier in (1, 4, 16, 64):  # the longer ones for a machine that is slow to release one
         _, plan = opened(lab, tiers=[f"{tier}s"])
         park(lab, plan, "a", "b")
@@ -85,7 +82,7 @@ def test_messages_passed_over_by_a_release_still_come_back_when_due(lab: Lab) ->
     assert [lab.get(plan.queue).headers["id"] for _ in range(2)] == ["b", "a"]
 
 
-def test_a_message_parked_again_at_once_is_not_released_again(lab: Lab) -> None:
+def test_a_message_parked_again_at_once_is_not_released_again(lab):
     _, plan = opened(lab)
     lab.channel.queue_unbind(plan.queue, plan.names.returns, return_key(plan.queue, 1))
     lab.channel.queue_bind(delay_queue(plan, 2), plan.names.returns, return_key(plan.queue, 1))
@@ -94,7 +91,7 @@ def test_a_message_parked_again_at_once_is_not_released_again(lab: Lab) -> None:
     parked(lab, delay_queue(plan, 2), 1)
 
 
-def test_a_tier_can_be_released_alone(lab: Lab) -> None:
+def test_a_tier_can_be_released_alone(lab):
     _, plan = opened(lab)
     lab.publish(delay_queue(plan, 1), headers={"id": "first"})
     lab.publish(delay_queue(plan, 2), headers={"id": "second"})
@@ -102,7 +99,7 @@ def test_a_tier_can_be_released_alone(lab: Lab) -> None:
     assert lab.get(plan.queue).delivery_info["routing_key"] == return_key(plan.queue, 2)
 
 
-def test_a_task_in_a_retired_tier_is_found(lab: Lab) -> None:
+def test_a_task_in_a_retired_tier_is_found(lab):
     _, old = opened(lab, tiers=["3h"])
     park(lab, old, "a")
     parked(lab, delay_queue(old, 1), 1)
@@ -112,14 +109,14 @@ def test_a_task_in_a_retired_tier_is_found(lab: Lab) -> None:
     assert release(lab.connection, [plan], task_ids=["a"]).released == ["a"]
 
 
-def test_every_lane_is_looked_through(lab: Lab) -> None:
+def test_every_lane_is_looked_through(lab):
     _, plan = opened(lab, tiers=["1h"], jitter=0.2)
     for lane in range(plan.ladder.lanes):
         lab.publish(plan.delay_queue(1, plan.ladder.ttl(1, lane)).name, headers={"id": f"{lane}"})
     assert release(lab.connection, [plan], task_ids=["4", "1"]).not_found == []
 
 
-def test_a_search_ends_where_it_would_leave_too_many_traces(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_ends_where_it_would_leave_too_many_traces(lab, monkeypatch):
     monkeypatch.setattr("celery_rmq_delay.operations.parked.TRACED_SCAN_LIMIT", 2)
     _, plan = opened(lab)
     park(lab, plan, "a", "b", "c", "d")
@@ -132,7 +129,7 @@ def test_a_search_ends_where_it_would_leave_too_many_traces(lab: Lab, monkeypatc
         assert release(lab.connection, [plan], task_ids=["c"], scan_limit=3).released == ["c"]
 
 
-def test_many_that_were_passed_over_keep_their_order(lab: Lab) -> None:
+def test_many_that_were_passed_over_keep_their_order(lab):
     _, plan = opened(lab)
     for number in range(100):
         lab.publish(delay_queue(plan, 1), headers={"id": str(number)})
@@ -141,7 +138,7 @@ def test_many_that_were_passed_over_keep_their_order(lab: Lab) -> None:
     assert [lab.get(delay_queue(plan, 1), ack=True).headers["id"] for _ in wanted] == wanted
 
 
-def test_a_task_is_released_to_a_queue_declared_again_and_stays_parked_without_its_queue(lab: Lab) -> None:
+def test_a_task_is_released_to_a_queue_declared_again_and_stays_parked_without_its_queue(lab):
     _, plan = opened(lab)
     lab.publish(delay_queue(plan, 1), headers={"id": "a"})
     lab.channel.queue_unbind(plan.queue, plan.names.returns, return_key(plan.queue, 1))  # as a deletion does
@@ -156,6 +153,6 @@ def test_a_task_is_released_to_a_queue_declared_again_and_stays_parked_without_i
 
 
 @pytest.mark.parametrize(("task_ids", "everything"), [([], False), (["a"], True)])
-def test_a_release_needs_a_selection_of_tasks(classic_lab: Lab, task_ids: list[str], everything: bool) -> None:
+def test_a_release_needs_a_selection_of_tasks(classic_lab, task_ids, everything):
     with pytest.raises(SelectionError, match=r"No tasks selected|leave one out"):
         release(classic_lab.connection, [], task_ids=task_ids, everything=everything)

@@ -1,17 +1,13 @@
 """Inspecting a queue keeps all its messages."""
 
-from __future__ import annotations
-
 import pytest
 
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.amqp.scan import scanning
 from celery_rmq_delay.operations.parked import release
-from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.alarms import slow_disk
 from tests.support.brokers.erlang import queue_process
-from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import opened
 from tests.support.waiting import wait_for
 
@@ -19,14 +15,14 @@ pytestmark = pytest.mark.brokers
 
 
 @pytest.fixture
-def holding(quorum_lab: Lab) -> Lab:
+def holding(quorum_lab):
     """A lab on a broker that keeps a message if a ``basic.get`` finds it expired before the queue's timer does."""
     if not capabilities(quorum_lab.connection).holds_expired:
         pytest.skip("RabbitMQ 4.3 was not seen to do so")
     return quorum_lab
 
 
-def expire(lab: Lab, broker: PrivateBroker, queue: str) -> None:
+def expire(lab, broker, queue):
     """Let the messages of a quorum queue expire without its timer: set back all future times in its state."""
     broker.evaluate(
         f"{{Process, _}} = {queue_process(lab.connection.virtual_host, queue)}, "
@@ -41,7 +37,7 @@ def expire(lab: Lab, broker: PrivateBroker, queue: str) -> None:
     )
 
 
-def test_a_message_that_expires_while_its_queue_is_inspected_returns(holding: Lab, own_broker: PrivateBroker) -> None:
+def test_a_message_that_expires_while_its_queue_is_inspected_returns(holding, own_broker):
     _, plan = opened(holding, tiers=["1h"])
     ((_, _, delay_queue),) = plan.delay_queues([plan.ladder])
     holding.publish(delay_queue.name)
@@ -51,9 +47,7 @@ def test_a_message_that_expires_while_its_queue_is_inspected_returns(holding: La
     holding.get(plan.queue, ack=True)
 
 
-def test_a_release_frees_an_expired_message_that_another_client_left_behind(
-    holding: Lab, own_broker: PrivateBroker
-) -> None:
+def test_a_release_frees_an_expired_message_that_another_client_left_behind(holding, own_broker):
     _, plan = opened(holding, tiers=["1h"])
     ((_, _, delay_queue),) = plan.delay_queues([plan.ladder])
     holding.publish(delay_queue.name)
@@ -64,9 +58,7 @@ def test_a_release_frees_an_expired_message_that_another_client_left_behind(
     holding.get(plan.queue, ack=True)
 
 
-def test_messages_that_were_inspected_are_back_when_the_inspection_ends_on_a_slow_disk(
-    quorum_lab: Lab, own_broker: PrivateBroker
-) -> None:
+def test_messages_that_were_inspected_are_back_when_the_inspection_ends_on_a_slow_disk(quorum_lab, own_broker):
     queue = quorum_lab.queue()
     quorum_lab.publish(queue)
     with scanning(quorum_lab.connection, queue) as scan:
@@ -75,9 +67,7 @@ def test_messages_that_were_inspected_are_back_when_the_inspection_ends_on_a_slo
     assert ready_counts(quorum_lab.connection, [queue]) == {queue: 1}
 
 
-def test_messages_that_an_inspection_removed_stay_removed_on_a_slow_disk(
-    quorum_lab: Lab, own_broker: PrivateBroker
-) -> None:
+def test_messages_that_an_inspection_removed_stay_removed_on_a_slow_disk(quorum_lab, own_broker):
     queue = quorum_lab.queue()
     for _ in range(200):
         quorum_lab.publish(queue)

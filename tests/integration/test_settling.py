@@ -1,8 +1,6 @@
 """Messages settled by a thread of the pool while the worker's main process reconnects."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +16,6 @@ from kombu.message import Message
 
 import celery_rmq_delay
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.headers import Headers
 from celery_rmq_delay.retry.decision import Action, Arrival
 from celery_rmq_delay.retry.delivery import Delivery, RetryPath
 from celery_rmq_delay.worker.bootstep import _loop
@@ -26,7 +23,6 @@ from celery_rmq_delay.worker.copies import Failure
 from celery_rmq_delay.worker.flight import InFlight
 from celery_rmq_delay.worker.settle import Settling
 from celery_rmq_delay.worker.shutdown import disconnect
-from tests.support.brokers.lab import Lab
 from tests.support.waiting import SECONDS, wait_for
 
 
@@ -35,7 +31,7 @@ class Consumer:
 
     hostname = "w@test"
 
-    def __init__(self, lab: Lab, app: Celery) -> None:
+    def __init__(self, lab, app):
         self.lab, self.app = lab, app
         self.hub = Hub()
         self.timer = self.hub.timer
@@ -43,28 +39,28 @@ class Consumer:
         self.connection_errors = self.connection.connection_errors
         self.due: list[Callable[[], object]] = []
 
-    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+    def call_soon(self, callback, *args):
         self.due.append(lambda: callback(*args))
 
-    def lose(self) -> None:
+    def lose(self):
         """Lose the connection, as Celery does."""
         connection, self.connection = self.connection, None
         connection.collect()
 
-    def run(self) -> None:
+    def run(self):
         while self.due:
             self.due.pop(0)()
 
 
 @pytest.fixture
-def side(classic_lab: Lab) -> Iterator[Settling]:
+def side(classic_lab):
     """The settling side of a connected worker."""
     with settling(classic_lab) as side:
         yield side
 
 
 @contextmanager
-def settling(lab: Lab) -> Iterator[Settling]:
+def settling(lab):
     app = Celery("settling", broker=lab.url, set_as_current=False)
     app.conf.rmq_delay = {"prefix": lab.names.prefix, "queue_type": lab.queue_type}
     side = Settling(Consumer(lab, app), celery_rmq_delay.install(app), bool)
@@ -75,12 +71,12 @@ def settling(lab: Lab) -> Iterator[Settling]:
     app.close()
 
 
-def connect(side: Settling) -> None:
+def connect(side):
     side.copies.choose(side.consumer.connection)
     side.open(side.consumer.connection)
 
 
-def take(side: Settling, queue: str, headers: Headers | None = None) -> InFlight:
+def take(side, queue, headers=None):
     """Publish a message and take it on the worker's connection."""
     side.consumer.lab.publish(queue, headers=headers)
     message: Any = Queue(queue, no_declare=True)(side.consumer.connection.channel()).get()
@@ -90,21 +86,19 @@ def take(side: Settling, queue: str, headers: Headers | None = None) -> InFlight
     return flight
 
 
-def in_thread(act: Callable[[], object]) -> None:
+def in_thread(act):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(act).result()
 
 
-def reconnect(side: Settling) -> None:
+def reconnect(side):
     side.consumer.connection = side.consumer.lab.connect()
     connect(side)
     side.consumer.run()
 
 
 @pytest.mark.brokers
-def test_copies_of_a_thread_from_before_a_new_connection_are_left_to_the_broker(
-    classic_lab: Lab, side: Settling
-) -> None:
+def test_copies_of_a_thread_from_before_a_new_connection_are_left_to_the_broker(classic_lab, side):
     queue = classic_lab.queue()
     flight = take(side, queue)
     in_thread(lambda: side.copy_to(queue, flight, {}, again=False))
@@ -116,7 +110,7 @@ def test_copies_of_a_thread_from_before_a_new_connection_are_left_to_the_broker(
     assert classic_lab.channel.basic_get(queue) is None, "no copy beside it"
 
 
-def test_a_thread_may_park_a_message_while_there_is_no_connection(classic_lab: Lab, side: Settling) -> None:
+def test_a_thread_may_park_a_message_while_there_is_no_connection(classic_lab, side):
     queue = classic_lab.queue()
     flight = take(side, queue)
     side.consumer.lose()
@@ -128,9 +122,7 @@ def test_a_thread_may_park_a_message_while_there_is_no_connection(classic_lab: L
     assert classic_lab.get(queue, ack=True).delivery_info["redelivered"]
 
 
-def test_a_quarantined_task_whose_attempt_has_ended_is_parked_without_its_kills(
-    classic_lab: Lab, side: Settling, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quarantined_task_whose_attempt_has_ended_is_parked_without_its_kills(classic_lab, side, monkeypatch):
     queue = classic_lab.queue()
     flight = take(side, queue, headers={h.CRASHES: 2, "tenant": "north"})
     copies: list[Any] = []
@@ -143,15 +135,15 @@ def test_a_quarantined_task_whose_attempt_has_ended_is_parked_without_its_kills(
     assert copy.headers["tenant"] == "north"
 
 
-def test_a_read_of_the_lost_connection_does_not_end_the_next_one(side: Settling) -> None:
+def test_a_read_of_the_lost_connection_does_not_end_the_next_one(side):
     """RabbitMQ 3.10, a worker with the pool solo: its loop has several reads scheduled when one meets the end."""
     hub, lost = side.consumer.hub, side.consumer.connection
 
-    def ends() -> None:
+    def ends():
         hub.call_soon(lost.transport._make_reader(lost.connection), hub)
         raise RecoverableConnectionError("lost")
 
-    def goes_on() -> None:
+    def goes_on():
         assert len(hub._ready) == 1
         next(hub.create_loop())
 
@@ -162,7 +154,7 @@ def test_a_read_of_the_lost_connection_does_not_end_the_next_one(side: Settling)
     _loop(goes_on, side)  # type: ignore[arg-type]
 
 
-def test_copies_published_by_a_thread_wait_for_the_event_loop(classic_lab: Lab, side: Settling) -> None:
+def test_copies_published_by_a_thread_wait_for_the_event_loop(classic_lab, side):
     queue, target = classic_lab.queue(), classic_lab.queue()
     flight = take(side, queue)
 
@@ -173,9 +165,7 @@ def test_copies_published_by_a_thread_wait_for_the_event_loop(classic_lab: Lab, 
     assert classic_lab.get(target, ack=True)
 
 
-def test_messages_that_wait_for_a_full_queue_are_logged_less_and_less_often(
-    classic_lab: Lab, side: Settling, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_messages_that_wait_for_a_full_queue_are_logged_less_and_less_often(classic_lab, side, caplog):
     full = classic_lab.queue(**{"x-max-length": 0, "x-overflow": "reject-publish"})
     queue = classic_lab.queue()
     flights = [take(side, queue) for _ in range(5)]
@@ -188,9 +178,7 @@ def test_messages_that_wait_for_a_full_queue_are_logged_less_and_less_often(
     assert 1 <= len(logged) < 10, "of 100 refusals"
 
 
-def test_a_copy_refused_and_dead_lettered_leaves_its_message_and_is_tried_less_often(
-    classic_lab: Lab, side: Settling, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_refused_and_dead_lettered_leaves_its_message_and_is_tried_less_often(classic_lab, side, monkeypatch):
     dead, queue = classic_lab.queue(), classic_lab.queue()
     limits = {"x-max-length": 0, "x-overflow": "reject-publish-dlx"}
     full = classic_lab.queue(**limits, **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
@@ -208,9 +196,7 @@ def test_a_copy_refused_and_dead_lettered_leaves_its_message_and_is_tried_less_o
     assert classic_lab.get(dead, ack=True)
 
 
-def test_an_exhausted_message_with_headers_that_leave_no_room_for_ours_is_rejected(
-    classic_lab: Lab, side: Settling
-) -> None:
+def test_an_exhausted_message_with_headers_that_leave_no_room_for_ours_is_rejected(classic_lab, side):
     queue, dead = classic_lab.queue(), classic_lab.queue()
     classic_lab.channel.queue_delete(queue)
     classic_lab.queue(queue, **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
@@ -225,7 +211,7 @@ def test_an_exhausted_message_with_headers_that_leave_no_room_for_ours_is_reject
 
 
 @pytest.mark.brokers
-def test_a_worker_that_stops_waits_until_quorum_queues_have_its_acks(quorum_lab: Lab) -> None:
+def test_a_worker_that_stops_waits_until_quorum_queues_have_its_acks(quorum_lab):
     queue = quorum_lab.queue()
     for _ in range(8):  # without waiting, some rounds leave messages
         with settling(quorum_lab) as side:
@@ -240,11 +226,11 @@ def test_a_worker_that_stops_waits_until_quorum_queues_have_its_acks(quorum_lab:
 
 
 @pytest.mark.brokers
-def test_a_quorum_queue_forgets_acks_beyond_the_32nd_when_their_channel_closes_at_once(quorum_lab: Lab) -> None:
+def test_a_quorum_queue_forgets_acks_beyond_the_32nd_when_their_channel_closes_at_once(quorum_lab):
     """The channel sends a queue 32 commands before it gets answers: ``SOFT_LIMIT`` of `rabbit_fifo_client`."""
     queue = quorum_lab.queue()
 
-    def is_forgotten() -> bool:
+    def is_forgotten():
         connection = quorum_lab.connect()
         for message in take_all(quorum_lab, connection, queue, 64).taken:
             message.ack()
@@ -254,7 +240,7 @@ def test_a_quorum_queue_forgets_acks_beyond_the_32nd_when_their_channel_closes_a
     wait_for(is_forgotten, "acks that are forgotten")  # in about two of three rounds
 
 
-def take_all(lab: Lab, connection: Any, queue: str, count: int) -> Any:
+def take_all(lab, connection, queue, count):
     """Publish so many messages; return a cancelled consumer that has them as ``taken``."""
     for _ in range(count):
         lab.publish(queue)

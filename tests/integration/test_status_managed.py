@@ -1,7 +1,5 @@
 """State of queues that comes from the management API."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -14,14 +12,12 @@ from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.exceptions import PublishError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.management.client import Management
-from celery_rmq_delay.management.records import QueueDetail
 from celery_rmq_delay.operations import deletion
 from celery_rmq_delay.operations.doctor import examine
 from celery_rmq_delay.operations.prune import prune
 from celery_rmq_delay.operations.status import QueueStatus, read_status
-from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.transition import apply_plan
-from tests.support.brokers.lab import HOUR, Lab
+from tests.support.brokers.lab import HOUR
 from tests.support.brokers.lab_app import shop
 from tests.support.commands import run
 from tests.support.waiting import wait_for
@@ -30,9 +26,7 @@ pytestmark = pytest.mark.brokers
 
 
 @pytest.mark.parametrize("queue_type", ["quorum"])
-def test_messages_held_by_a_native_queue_are_counted_by_the_management_api_and_kept(
-    managed: PrivateBroker, managed_lab: Lab
-) -> None:
+def test_messages_held_by_a_native_queue_are_counted_by_the_management_api_and_kept(managed, managed_lab):
     lab = managed_lab
     if not capabilities(lab.connection).delays_retries:
         pytest.skip("RabbitMQ before 4.3.1 has no delayed retry")
@@ -43,7 +37,7 @@ def test_messages_held_by_a_native_queue_are_counted_by_the_management_api_and_k
         lab.publish(queue)
         lab.requeue(lab.get(queue))
 
-    def look() -> QueueStatus | None:
+    def look():
         with Management.of(lab.connection, managed.management_url) as management:
             (found,) = read_status(app, lab.connection).with_details(management.queues(), {}).native_retry
         return found if found.held else None
@@ -59,9 +53,7 @@ def test_messages_held_by_a_native_queue_are_counted_by_the_management_api_and_k
 
 
 @pytest.mark.parametrize("queue_type", ["quorum"])
-def test_a_delay_queue_that_keeps_a_retry_for_a_full_queue_is_not_pruned(
-    managed: PrivateBroker, managed_lab: Lab
-) -> None:
+def test_a_delay_queue_that_keeps_a_retry_for_a_full_queue_is_not_pruned(managed, managed_lab):
     lab, full = managed_lab, {"x-max-length": 1, "x-overflow": "reject-publish"}
     old, new = lab.plan(Ladder((500,))), lab.plan(Ladder((HOUR,)))
     lab.applied(old, **full)
@@ -75,7 +67,7 @@ def test_a_delay_queue_that_keeps_a_retry_for_a_full_queue_is_not_pruned(
     apply_plan(lab.connection, new)
     name = old.delay_queue(1, 500).name
 
-    def details() -> dict[str, QueueDetail]:
+    def details():
         with Management.of(lab.connection, managed.management_url) as management:
             return management.queues()
 
@@ -86,7 +78,7 @@ def test_a_delay_queue_that_keeps_a_retry_for_a_full_queue_is_not_pruned(
 
 
 @pytest.mark.parametrize("queue_type", ["quorum"])
-def test_due_calls_to_a_full_queue_are_reported(managed: PrivateBroker, managed_lab: Lab) -> None:
+def test_due_calls_to_a_full_queue_are_reported(managed, managed_lab):
     lab, options = managed_lab, ("--management-url", str(managed.management_url))
     app = shop(lab, exact_unit=0.1, exact_queue_type="quorum", exact_levels=2)
     queue = app.conf.task_default_queue
@@ -95,7 +87,7 @@ def test_due_calls_to_a_full_queue_are_reported(managed: PrivateBroker, managed_
     (levels,) = state_of(app).exact.topologies
     lab.forget(*(each.name for each in (*levels.frame().queues, *levels.arrival(queue).queues)))
 
-    def shows_it() -> bool:
+    def shows_it():
         # Again and again: a quorum queue on a busy machine takes more than its limit.
         for _ in range(10):
             app.tasks["shop.charge"].apply_async(countdown=0.1)
@@ -108,16 +100,14 @@ def test_due_calls_to_a_full_queue_are_reported(managed: PrivateBroker, managed_
     assert f"If {queue} is full, drain it" in found["dead-letters-waiting"].fix
 
 
-def test_a_queue_is_not_deleted_under_a_task_of_a_worker_that_stops(
-    managed: PrivateBroker, managed_lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queue_is_not_deleted_under_a_task_of_a_worker_that_stops(managed, managed_lab, monkeypatch):
     monkeypatch.setattr(deletion, "STATISTICS", 2.0)
     lab = managed_lab
     plan = lab.applied(lab.plan(Ladder((HOUR,))))
     lab.publish(plan.queue)
     running = lab.get(plan.queue)  # like a message of a worker that has cancelled its consumer
 
-    def delete() -> deletion.Deletion:
+    def delete():
         with Management.of(lab.connection, managed.management_url) as management:
             look = partial(management.queue, plan.queue)
             return deletion.delete_origin(lab.connection, plan, Objects(), look)

@@ -1,10 +1,7 @@
 """`uninstall` on a real broker: no message is lost, and no object of the package is left."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
@@ -18,14 +15,11 @@ from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.exceptions import LockLostError
-from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.management.client import Management
 from celery_rmq_delay.operations import deletion
 from celery_rmq_delay.operations.deletion import Runner, Step
 from celery_rmq_delay.operations.uninstall.broker import Request
 from celery_rmq_delay.operations.uninstall.run import uninstall
-from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology.ladder import LadderPlan
 from tests.support.brokers.lab import Lab
 from tests.support.commands import run
 from tests.support.waiting import wait_for
@@ -50,14 +44,14 @@ class Trace(NamedTuple):
 class Shop:
     """An app with two queues on a vhost of its own."""
 
-    def __init__(self, url: str, kind: QueueType, management_url: str) -> None:
+    def __init__(self, url, kind, management_url):
         self.url, self.kind, self.management_url = url, kind, management_url
         self.lab = Lab(url, kind)
         self.api = Management(management_url, self.lab.connection.virtual_host, "guest", "guest")
         self.before = self.trace()
         self.app = self.make()
 
-    def make(self, **settings: Any) -> Celery:
+    def make(self, **settings):
         """Return the app, with other settings."""
         app = Celery("shop", broker=self.url, set_as_current=False)
         app.conf.task_queues = [Queue(name, queue_arguments={"x-queue-type": self.kind}) for name in QUEUES]
@@ -66,37 +60,37 @@ class Shop:
         install(app)
 
         @app.task(base=RetryableTask, name="shop.charge", shared=False)
-        def charge() -> None:
+        def charge():
             """Do nothing: no worker runs here."""
 
         return app
 
-    def close(self) -> None:
+    def close(self):
         self.app.pool.force_close_all()
         self.app.close()
         self.api.close()
         self.lab.close()
 
-    def trace(self) -> Trace:
+    def trace(self):
         policies = frozenset(each.name for each in self.api.policies())
         return Trace(frozenset(self.api.queues()), frozenset(self.api.exchanges()), policies)
 
     @property
-    def ours(self) -> Trace:
+    def ours(self):
         """What was added, without the origin queues and Celery's own exchanges."""
         now, own = self.trace(), {*QUEUES, "celery.pidbox", "reply.celery.pidbox"}
         return Trace(*(after - before - own for after, before in zip(now, self.before, strict=True)))
 
-    def assert_gone(self) -> None:
+    def assert_gone(self):
         """Check that nothing is left; Celery's own exchanges have the names of the queues."""
         assert self.ours == Trace(frozenset(), frozenset(), frozenset())
         assert self.trace().queues == self.before.queues
 
-    def plan(self, queue: str = "payments", app: Celery | None = None) -> LadderPlan:
+    def plan(self, queue="payments", app=None):
         (plan,) = plans(self.lab.connection, state_of(app or self.app), [queue])
         return plan
 
-    def uninstall(self, *options: str, code: int = 0, app: Celery | None = None) -> dict[str, Any]:
+    def uninstall(self, *options, code=0, app=None):
         arguments = [
             *("uninstall", "--json", "--yes", *options),
             *(() if "--no-management" in options else ("--management-url", self.management_url)),
@@ -104,7 +98,7 @@ class Shop:
         found: dict[str, Any] = json.loads(run(app or self.app, *arguments, code=code).stdout)
         return found
 
-    def park(self, task_id: str, tier_index: int, queue: str = "payments") -> str:
+    def park(self, task_id, tier_index, queue="payments"):
         """Publish a task and let it fail until it waits in this tier; return its delay queue."""
         plan = self.plan(queue)
         self.lab.publish(queue, f"body of {task_id}", headers={"id": task_id, "task": "shop.charge", "retries": 0})
@@ -116,14 +110,14 @@ class Shop:
             wait_for(lambda name=tier.name, before=before: self.count(name) > before)
         return tier.name
 
-    def count(self, queue: str) -> int:
+    def count(self, queue):
         return ready_counts(self.lab.connection, [queue])[queue] or 0
 
-    def interrupted(self, monkeypatch: pytest.MonkeyPatch, steps: int) -> bool:
+    def interrupted(self, monkeypatch, steps):
         """Run it, but no more than so many steps, as if it was killed; return whether it was."""
         left, take = [steps], Runner.take
 
-        def limited(runner: Runner, step: Step) -> bool:
+        def limited(runner, step):
             left[0] -= 1
             if left[0] < 0:
                 raise _KilledError
@@ -137,7 +131,7 @@ class Shop:
                 return True
         return False
 
-    def take(self, queue: str = "payments") -> dict[str, amqp.Message]:
+    def take(self, queue="payments"):
         """Take all messages of a queue, by the id of the task."""
         found = {}
         while message := self.lab.channel.basic_get(queue, no_ack=True):
@@ -147,36 +141,36 @@ class Shop:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     """Wait less for statistics: those of this broker are young."""
     monkeypatch.setattr(deletion, "STATISTICS", 1.5)
 
 
 @pytest.fixture
-def shop(managed: PrivateBroker, managed_vhost: str, queue_type: QueueType) -> Iterator[Shop]:
+def shop(managed, managed_vhost, queue_type):
     shop = Shop(managed_vhost, queue_type, str(managed.management_url))
     yield shop
     shop.close()
 
 
 @pytest.fixture
-def applied(shop: Shop) -> Shop:
+def applied(shop):
     run(shop.app, "apply", "--exact-delays")
     return shop
 
 
-def due(message: amqp.Message) -> float:
+def due(message):
     """Return the seconds until the eta of a message."""
     return (datetime.fromisoformat(message.headers["eta"]) - datetime.now(timezone.utc)).total_seconds()
 
 
-def is_stock(message: amqp.Message) -> bool:
+def is_stock(message):
     """Return whether a message has neither a header of the package nor a dead-letter history."""
     return not any(name.startswith(("rmq-delay-", "x-death", "x-first", "x-last")) for name in message.headers)
 
 
 @pytest.mark.slow
-def test_an_app_without_messages_leaves_no_object_but_its_declared_queues(applied: Shop) -> None:
+def test_an_app_without_messages_leaves_no_object_but_its_declared_queues(applied):
     assert len(applied.ours.queues) > 30
     found = applied.uninstall(code=1)
     kept = {f"rmq_delay.{queue}.{end}" for queue in QUEUES for end in ("dlx", "other")}
@@ -194,13 +188,13 @@ def test_an_app_without_messages_leaves_no_object_but_its_declared_queues(applie
 
 
 @pytest.mark.slow
-def test_an_app_that_never_used_an_exact_delay_leaves_no_object(shop: Shop) -> None:
+def test_an_app_that_never_used_an_exact_delay_leaves_no_object(shop):
     run(shop.app, "apply")
     shop.uninstall("--delete-origin")
     shop.assert_gone()
 
 
-def test_parked_messages_of_each_tier_keep_their_attempts_and_their_due_time(applied: Shop) -> None:
+def test_parked_messages_of_each_tier_keep_their_attempts_and_their_due_time(applied):
     first, second = applied.park("a", 1), applied.park("b", 2)
     found = applied.uninstall(code=1)
     assert {first, second} <= {each["name"] for each in found["left"]}
@@ -223,7 +217,7 @@ def test_parked_messages_of_each_tier_keep_their_attempts_and_their_due_time(app
     applied.assert_gone()
 
 
-def test_a_parked_message_that_returns_in_time_is_waited_for(shop: Shop) -> None:
+def test_a_parked_message_that_returns_in_time_is_waited_for(shop):
     app = shop.app = shop.make(tiers=["2s"])
     run(app, "apply")
     shop.park("a", 1)
@@ -234,7 +228,7 @@ def test_a_parked_message_that_returns_in_time_is_waited_for(shop: Shop) -> None
 
 
 @pytest.mark.slow
-def test_calls_with_an_exact_delay_get_their_eta_back(applied: Shop) -> None:
+def test_calls_with_an_exact_delay_get_their_eta_back(applied):
     eta = datetime.now(timezone.utc) + timedelta(hours=3)
     task = applied.app.tasks["shop.charge"]
     sent = {
@@ -254,7 +248,7 @@ def test_calls_with_an_exact_delay_get_their_eta_back(applied: Shop) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("topology", ["hold", "loop"])
-def test_messages_of_other_topologies_are_returned(shop: Shop, topology: str) -> None:
+def test_messages_of_other_topologies_are_returned(shop, topology):
     app = shop.app = shop.make(exact_delays=topology)
     run(app, "apply")
     sent = app.tasks["shop.charge"].apply_async(queue="payments", countdown=600)
@@ -265,7 +259,7 @@ def test_messages_of_other_topologies_are_returned(shop: Shop, topology: str) ->
     shop.assert_gone()
 
 
-def test_quarantined_messages_go_back_to_their_queue(applied: Shop) -> None:
+def test_quarantined_messages_go_back_to_their_queue(applied):
     headers = {"id": "a", "task": "shop.charge", "retries": 1, "rmq-delay-crashes": 1, "rmq-delay-exchange": ""}
     applied.lab.publish("payments.quarantine", headers=headers)
     assert applied.uninstall(code=1)["moved"] == {"payments": 1}
@@ -273,7 +267,7 @@ def test_quarantined_messages_go_back_to_their_queue(applied: Shop) -> None:
     assert (message.headers["retries"], is_stock(message)) == (1, True)
 
 
-def test_exhausted_messages_and_events_are_left_until_they_are_discarded(applied: Shop) -> None:
+def test_exhausted_messages_and_events_are_left_until_they_are_discarded(applied):
     for queue in ("rmq_delay.exhausted", "rmq_delay.events"):
         applied.lab.publish(queue, headers={"id": "a"})
     found = applied.uninstall("--delete-origin", code=1)
@@ -288,7 +282,7 @@ def test_exhausted_messages_and_events_are_left_until_they_are_discarded(applied
 
 
 @pytest.mark.slow
-def test_an_adopted_queue_keeps_its_messages_and_loses_only_its_policy(shop: Shop) -> None:
+def test_an_adopted_queue_keeps_its_messages_and_loses_only_its_policy(shop):
     shop.lab.queue("payments")
     shop.lab.publish("payments", headers={"id": "a", "retries": 0})
     run(shop.app, "apply")
@@ -303,7 +297,7 @@ def test_an_adopted_queue_keeps_its_messages_and_loses_only_its_policy(shop: Sho
     assert set(shop.take()) == {"a"}
 
 
-def test_a_script_without_yes_changes_nothing_and_gets_exit_code_1(applied: Shop) -> None:
+def test_a_script_without_yes_changes_nothing_and_gets_exit_code_1(applied):
     before = applied.trace()
     output = run(applied.app, "uninstall", "--management-url", applied.management_url, code=1).output
     assert "Uninstall? [y/N]" in output
@@ -315,7 +309,7 @@ def test_a_script_without_yes_changes_nothing_and_gets_exit_code_1(applied: Shop
     assert applied.trace() == before
 
 
-def test_it_is_refused_while_a_worker_of_the_package_consumes(applied: Shop) -> None:
+def test_it_is_refused_while_a_worker_of_the_package_consumes(applied):
     before = applied.trace()
     applied.lab.channel.basic_consume("payments.quarantine", callback=bool)
     arguments = ("uninstall", "--yes", "--management-url", applied.management_url)
@@ -325,7 +319,7 @@ def test_it_is_refused_while_a_worker_of_the_package_consumes(applied: Shop) -> 
 
 
 @pytest.mark.slow
-def test_it_is_refused_while_a_worker_that_stops_holds_messages(applied: Shop) -> None:
+def test_it_is_refused_while_a_worker_that_stops_holds_messages(applied):
     applied.lab.publish("payments", headers={"id": "a"})
     message = applied.lab.get("payments")
     wait_for(lambda: applied.api.queues()["payments"].unacked)
@@ -338,7 +332,7 @@ def test_it_is_refused_while_a_worker_that_stops_holds_messages(applied: Shop) -
 
 
 @pytest.mark.slow
-def test_parked_messages_whose_queue_is_gone_stay_and_are_exhausted_when_due(shop: Shop) -> None:
+def test_parked_messages_whose_queue_is_gone_stay_and_are_exhausted_when_due(shop):
     app = shop.app = shop.make(tiers=["20s"])
     run(app, "apply")
     name = shop.park("a", 1)
@@ -351,7 +345,7 @@ def test_parked_messages_whose_queue_is_gone_stay_and_are_exhausted_when_due(sho
     assert set(shop.take("rmq_delay.exhausted")) == {"a"}
 
 
-def test_ready_messages_of_other_publishers_keep_their_properties(applied: Shop) -> None:
+def test_ready_messages_of_other_publishers_keep_their_properties(applied):
     for number in range(50):
         applied.lab.publish("payments", headers={"id": number, "tenant": "b"}, expiration="3600000", message_id="m")
     applied.uninstall(code=1)
@@ -365,7 +359,7 @@ def test_ready_messages_of_other_publishers_keep_their_properties(applied: Shop)
 
 
 @pytest.mark.slow
-def test_what_retries_of_a_stock_worker_may_need_is_left_while_one_consumes(applied: Shop) -> None:
+def test_what_retries_of_a_stock_worker_may_need_is_left_while_one_consumes(applied):
     tag = applied.lab.channel.basic_consume("payments", callback=bool)
     found = applied.uninstall(code=1)
     left = {each["name"]: each for each in found["left"]}
@@ -377,7 +371,7 @@ def test_what_retries_of_a_stock_worker_may_need_is_left_while_one_consumes(appl
     applied.assert_gone()
 
 
-def test_a_dry_run_changes_nothing_and_shows_what_a_run_does(applied: Shop) -> None:
+def test_a_dry_run_changes_nothing_and_shows_what_a_run_does(applied):
     applied.park("a", 1)
     before = applied.trace()
     found = applied.uninstall("--release", "--dry-run", code=2)
@@ -393,7 +387,7 @@ def test_a_dry_run_changes_nothing_and_shows_what_a_run_does(applied: Shop) -> N
     assert applied.uninstall("--dry-run", code=1)["deleted"] == []
 
 
-def test_one_queue_is_uninstalled_and_the_other_keeps_working(applied: Shop) -> None:
+def test_one_queue_is_uninstalled_and_the_other_keeps_working(applied):
     name = applied.park("a", 1, "celery")
     applied.uninstall("--queue", "payments", "--delete-origin")
     assert not any("payments" in each for each in (*applied.ours.queues, *applied.ours.exchanges))
@@ -402,7 +396,7 @@ def test_one_queue_is_uninstalled_and_the_other_keeps_working(applied: Shop) -> 
 
 
 @pytest.mark.slow
-def test_retired_ladders_and_other_units_and_types_are_found_by_the_management_api(shop: Shop) -> None:
+def test_retired_ladders_and_other_units_and_types_are_found_by_the_management_api(shop):
     for settings in (
         {"tiers": ["3h"], "exact_unit": "5s"},
         {"tiers": ["4h", "5h"], "jitter": 0.2, "exact_delays": ["levels", "loop"]},
@@ -419,7 +413,7 @@ def test_retired_ladders_and_other_units_and_types_are_found_by_the_management_a
 
 
 @pytest.mark.slow
-def test_without_the_management_api_the_settings_and_the_records_name_the_objects(applied: Shop) -> None:
+def test_without_the_management_api_the_settings_and_the_records_name_the_objects(applied):
     run(applied.make(tiers=["5h"]), "apply")
     found = applied.uninstall("--no-management", "--delete-origin")
     assert (found["verified"], found["left"]) == (False, [])
@@ -428,9 +422,7 @@ def test_without_the_management_api_the_settings_and_the_records_name_the_object
 
 @pytest.mark.slow
 @pytest.mark.parametrize("growth", [1.35, pytest.param(1.1, marks=pytest.mark.slow)])
-def test_runs_that_are_killed_lose_nothing_and_the_next_one_continues(
-    applied: Shop, monkeypatch: pytest.MonkeyPatch, growth: float
-) -> None:
+def test_runs_that_are_killed_lose_nothing_and_the_next_one_continues(applied, monkeypatch, growth):
     published, taken = [applied.park("parked", 1) and "parked"], dict[str, amqp.Message]()
     steps = 1.0
     while applied.interrupted(monkeypatch, round(steps)):
@@ -447,9 +439,7 @@ def test_runs_that_are_killed_lose_nothing_and_the_next_one_continues(
 
 
 @pytest.mark.slow
-def test_a_worker_that_starts_after_a_killed_run_restores_the_ladder(
-    applied: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_starts_after_a_killed_run_restores_the_ladder(applied, monkeypatch):
     for steps in (1, 8, 20):
         assert applied.interrupted(monkeypatch, steps)
         run(applied.app, "apply")
@@ -458,12 +448,10 @@ def test_a_worker_that_starts_after_a_killed_run_restores_the_ladder(
 
 
 @pytest.mark.parametrize("queue_type", ["classic"])  # no broker tells the consumer of a quorum queue in time
-def test_a_run_whose_lock_was_taken_back_leaves_the_ladder_of_the_next_holder(
-    applied: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_lock_was_taken_back_leaves_the_ladder_of_the_next_holder(applied, monkeypatch):
     before, taken, take = applied.trace(), list[Step](), Runner.take
 
-    def taken_over(runner: Runner, step: Step) -> bool:
+    def taken_over(runner, step):
         taken.append(step)
         if len(taken) == 3:
             for queue in QUEUES:

@@ -1,9 +1,6 @@
 """Unreadable messages on a real broker: requeued unchanged, or kept."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import amqp
@@ -19,7 +16,7 @@ from celery_rmq_delay.contrib.django.services.operations.publishing import Publi
 from celery_rmq_delay.exceptions import RmqDelayError
 from tests.support.brokers.lab import contents
 from tests.support.django import shop
-from tests.support.django.collecting import EVENTS, EXHAUSTED, Rig
+from tests.support.django.collecting import EVENTS, EXHAUSTED
 from tests.support.django.desk import ALICE, BOB, Desk
 from tests.support.workers.hostile_messages import raw, table, text
 
@@ -27,12 +24,12 @@ BODY = bytes(range(256))
 
 
 @pytest.fixture
-def desk(rig: Rig) -> Iterator[Desk]:
+def desk(rig):
     with shop.of(shop.make(rig.url), broker_timeout=30):
         yield Desk(rig.url)
 
 
-def kept(rig: Rig, queue: str = EXHAUSTED, **properties: Any) -> UnreadableMessage:
+def kept(rig, queue=EXHAUSTED, **properties):
     """Return a message that a collector has taken from a queue and could not read."""
     sent = amqp.Message(BODY, **properties)
     with kombu.Connection(rig.url) as opened:
@@ -43,7 +40,7 @@ def kept(rig: Rig, queue: str = EXHAUSTED, **properties: Any) -> UnreadableMessa
     return UnreadableMessage.objects.latest("pk")
 
 
-def event(rig: Rig) -> UnreadableMessage:
+def event(rig):
     death = {"queue": "payments", "reason": "rejected", "count": 3}
     headers = {"task": "payments.charge", "number": 2**40, "bytes": "\N{SNOWMAN}", "x-death": [death]}
     return kept(
@@ -53,7 +50,7 @@ def event(rig: Rig) -> UnreadableMessage:
 
 
 @pytest.mark.brokers
-def test_a_requeue_publishes_bytes_and_properties_unchanged_and_deletes_the_row(rig: Rig, desk: Desk) -> None:
+def test_a_requeue_publishes_bytes_and_properties_unchanged_and_deletes_the_row(rig, desk):
     row = event(rig)
     sent = unreadable.readable(row).message
     assert sent is not None
@@ -66,7 +63,7 @@ def test_a_requeue_publishes_bytes_and_properties_unchanged_and_deletes_the_row(
     assert not UnreadableMessage.objects.exists()
 
 
-def stored(given: amqp.Message) -> UnreadableMessage:
+def stored(given):
     """Return a row with the properties of a message."""
     row = UnreadableMessage.objects.create(
         digest="d", queue="q", error="e", body=BODY, headers=given._serialize_properties(), received_at="2026-01-31T12Z"
@@ -75,7 +72,7 @@ def stored(given: amqp.Message) -> UnreadableMessage:
     return row
 
 
-def test_a_header_whose_name_is_no_utf_8_arrives_unchanged(rig: Rig, desk: Desk) -> None:
+def test_a_header_whose_name_is_no_utf_8_arrives_unchanged(rig, desk):
     row = stored(raw(table((b"\xff", text(b"\xfe")))))
     assert unreadable.requeue(row, "payments", actor=ALICE).problem == ""
     with kombu.Connection(rig.url, transport_options=tolerant(None)) as opened:
@@ -83,7 +80,7 @@ def test_a_header_whose_name_is_no_utf_8_arrives_unchanged(rig: Rig, desk: Desk)
     assert message.properties["application_headers"] == {b"\xff": b"\xfe"}
 
 
-def test_a_full_queue_refuses_a_message_which_stays(rig: Rig, desk: Desk) -> None:
+def test_a_full_queue_refuses_a_message_which_stays(rig, desk):
     row = event(rig)
     desk.delete()
     desk.declare(**{"x-max-length": 1, "x-overflow": "reject-publish"})
@@ -108,7 +105,7 @@ def test_a_full_queue_refuses_a_message_which_stays(rig: Rig, desk: Desk) -> Non
         ("\N{SNOWMAN}" * 90, "no queue has a name of more than 255 bytes"),
     ],
 )
-def test_a_message_stays_where_the_queue_is_none_of_tasks(rig: Rig, desk: Desk, queue: str, why: str) -> None:
+def test_a_message_stays_where_the_queue_is_none_of_tasks(rig, desk, queue, why):
     row = event(rig)
     assert f"stays here: {why}" in unreadable.requeue(row, queue, actor=ALICE).problem
     found = UnreadableMessage.objects.get()
@@ -116,19 +113,17 @@ def test_a_message_stays_where_the_queue_is_none_of_tasks(rig: Rig, desk: Desk, 
     assert desk.taken() == []
 
 
-def test_a_broker_that_refuses_the_message_gives_its_reason_and_the_row_stays(rig: Rig, desk: Desk) -> None:
+def test_a_broker_that_refuses_the_message_gives_its_reason_and_the_row_stays(rig, desk):
     row = stored(amqp.Message(BODY, user_id="another"))
     assert "the broker refused it: PRECONDITION_FAILED" in unreadable.requeue(row, "payments", actor=ALICE).problem
     assert UnreadableMessage.objects.get().claimed_at is None
 
 
-def test_a_message_that_the_collector_receives_again_stays_in_the_table(
-    rig: Rig, desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_that_the_collector_receives_again_stays_in_the_table(rig, desk, monkeypatch):
     row = event(rig)
     publish = Publisher.publish
 
-    def collected_at_once(self: Publisher, messages: Any) -> Any:
+    def collected_at_once(self, messages):
         found = publish(self, messages)
         rig.collect()
         return found
@@ -141,15 +136,13 @@ def test_a_message_that_the_collector_receives_again_stays_in_the_table(
     assert rig.left() == 0
 
 
-def test_a_crash_after_the_confirm_gives_a_double_and_no_loss(
-    rig: Rig, desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_after_the_confirm_gives_a_double_and_no_loss(rig, desk, monkeypatch):
     row = event(rig)
 
     class Crashed(BaseException):
         """The process ends here."""
 
-    def crash(*_: object) -> None:
+    def crash(*_):
         raise Crashed
 
     with monkeypatch.context() as patched:
@@ -164,12 +157,10 @@ def test_a_crash_after_the_confirm_gives_a_double_and_no_loss(
     assert [contents(each) for each in desk.taken()] == [BODY]
 
 
-def test_without_a_confirm_a_message_stays_with_an_unknown_outcome(
-    rig: Rig, desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_confirm_a_message_stays_with_an_unknown_outcome(rig, desk, monkeypatch):
     row = event(rig)
 
-    def silent(self: ConfirmingPublisher, timeout: float) -> None:
+    def silent(self, timeout):
         raise TimeoutError
 
     monkeypatch.setattr(ConfirmingPublisher, "wait", silent)
@@ -179,11 +170,11 @@ def test_without_a_confirm_a_message_stays_with_an_unknown_outcome(
     assert UnreadableMessage.objects.get().claimed_at is None
 
 
-def test_of_two_users_at_once_one_requeues_the_message(rig: Rig, desk: Desk) -> None:
+def test_of_two_users_at_once_one_requeues_the_message(rig, desk):
     row = event(rig)
     start, problems = threading.Barrier(2), list[str]()
 
-    def act(actor: Any) -> None:
+    def act(actor):
         start.wait()
         try:
             problems.append(unreadable.requeue(row, "payments", actor=actor).problem)

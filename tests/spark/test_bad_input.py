@@ -1,7 +1,5 @@
 """Bad input of every kind: bad rows and files are put aside with the reason, and all others counted."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass
@@ -12,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from celery_rmq_delay.analytics.days import Days
@@ -20,12 +17,11 @@ from celery_rmq_delay.analytics.schema import EVENTS
 from celery_rmq_delay.analytics.storage import readers
 from celery_rmq_delay.analytics.storage.readers import Read, read_events
 from celery_rmq_delay.analytics.tables.attempts import attempts
-from celery_rmq_delay.analytics.tables.cleaning import Cleaned, by_task, clean
+from celery_rmq_delay.analytics.tables.cleaning import by_task, clean
 from celery_rmq_delay.exceptions import AnalyticsError
 from tests.support.spark import reference
 from tests.support.spark.frames import NOON, Row, assert_same, at, counted, event, plain_frame, rows, without_copies
 from tests.support.spark.history_files import SCHEMA, changed, without, write, write_day
-from tests.support.spark.machine import SharedSpark
 from tests.support.spark.random_histories import RandomHistory
 
 DAY = NOON.date()
@@ -86,13 +82,13 @@ class Found:
     judged: list[Row]
     quarantine: list[Row]
 
-    def of(self, task_id: str) -> list[Row]:
+    def of(self, task_id):
         """Return the rows of a task with their verdicts."""
         return sorted((row for row in self.judged if row["task_id"] == task_id), key=lambda row: row["occurred_at"])
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("history")
     day = folder / FOLDER
     for name in (".part-1.parquet.tmp", "_SUCCESS", "_part-2.parquet"):
@@ -110,11 +106,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return Written(folder, spoilt(day), unfitting)
 
 
-def fitting_row(number: int) -> Row:
+def fitting_row(number):
     return {**event("parked", 5, "fits", attempt=3), "event_id": f"fits {number}"}
 
 
-def spoilt(day: Path) -> dict[str, Path]:
+def spoilt(day):
     """Write the files of `LEFT_OUT`."""
     row = event("parked", 5, "left out")
     truncated, text, empty = write_day(day, [row]), day / "part-notes.txt", day / "part-0.parquet"
@@ -128,8 +124,8 @@ def spoilt(day: Path) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def found(shared_spark: SharedSpark, written: Written) -> Found:
-    def work(spark: SparkSession) -> Found:
+def found(shared_spark, written):
+    def work(spark):
         read, cleaned = read_and_clean(spark, written.folder)
         frames = (read.rejected, cleaned.judged.select(*EVENTS.names, "verdict"), cleaned.quarantine)
         return Found(read, *map(rows, frames))
@@ -137,16 +133,16 @@ def found(shared_spark: SharedSpark, written: Written) -> Found:
     return shared_spark.run(work)
 
 
-def read_and_clean(spark: SparkSession, history: Path, days: Days | None = None) -> tuple[Read, Cleaned]:
+def read_and_clean(spark, history, days=None):
     found = read_events(spark, str(history), days)
     return found, clean(found.events, NOW)
 
 
-def kinds(cleaned: Cleaned) -> list[str]:
+def kinds(cleaned):
     return sorted(row["kind"] for row in cleaned.events.select("kind").collect())
 
 
-def test_nothing_but_bad_files_is_left_out_each_with_its_reason(found: Found, written: Written) -> None:
+def test_nothing_but_bad_files_is_left_out_each_with_its_reason(found, written):
     """Hidden files are ignored; the report names the others with their faults."""
     names = {path.name: what for what, path in written.left_out.items()}
     left_out = {names.pop(Path(each.file.path).name): each for each in found.read.left_out}
@@ -160,20 +156,18 @@ def test_nothing_but_bad_files_is_left_out_each_with_its_reason(found: Found, wr
     assert [(row["kind"], row["verdict"]) for row in found.of("a")] == [("parked", None), ("recovered", None)]
 
 
-def test_a_file_without_a_column_that_may_be_null_is_read(found: Found) -> None:
+def test_a_file_without_a_column_that_may_be_null_is_read(found):
     assert [(row["tier"], row["verdict"]) for row in found.of("old")] == [(None, None)]
 
 
 @pytest.mark.parametrize("found", ["list_files", "read_footers"])
-def test_a_file_that_another_run_has_merged_meanwhile_is_no_bad_file(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str
-) -> None:
+def test_a_file_that_another_run_has_merged_meanwhile_is_no_bad_file(spark, tmp_path, monkeypatch, found):
     """Without it, the day would be written with too few rows."""
     write(tmp_path, GOOD)
     gone = write_day(tmp_path / FOLDER, [event("parked", 5, "b")], without("tier"))
     look = getattr(readers, found)
 
-    def look_and_lose(*arguments: Any) -> list[Any]:
+    def look_and_lose(*arguments):
         seen = list(look(*arguments))
         gone.unlink()
         return seen
@@ -184,12 +178,12 @@ def test_a_file_that_another_run_has_merged_meanwhile_is_no_bad_file(
 
 
 @pytest.mark.parametrize("number", range(len(FITTING)), ids=lambda number: "-".join(map(str, FITTING[number])))
-def test_a_value_that_fits_the_type_of_its_column_is_read(found: Found, number: int) -> None:
+def test_a_value_that_fits_the_type_of_its_column_is_read(found, number):
     (row,) = [row for row in found.judged if row["event_id"] == f"fits {number}"]
     assert_same([row], [{**fitting_row(number), "verdict": None}], ["event_id"])
 
 
-def test_times_in_nanoseconds_are_cut_to_microseconds_exactly(spark: SparkSession, tmp_path: Path) -> None:
+def test_times_in_nanoseconds_are_cut_to_microseconds_exactly(spark, tmp_path):
     chance = random.Random(1)
     micros = [chance.randrange(-(10**15), 2 * 10**15) for _ in range(2_000)]
     bad = [{**event("parked", 0, str(each)), "occurred_at": each * 1_000 + chance.randrange(1_000)} for each in micros]
@@ -200,14 +194,14 @@ def test_times_in_nanoseconds_are_cut_to_microseconds_exactly(spark: SparkSessio
 
 
 @pytest.mark.parametrize("number", range(len(UNFITTING)), ids=lambda number: "-".join(map(str, UNFITTING[number])))
-def test_a_value_that_does_not_fit_its_type_puts_the_row_aside(found: Found, written: Written, number: int) -> None:
+def test_a_value_that_does_not_fit_its_type_puts_the_row_aside(found, written, number):
     column, _, value = UNFITTING[number]
     (row,) = [row for row in found.quarantine if row["file"].endswith(written.unfitting[number].name)]
     assert (row["reason"], row["day"]) == (f"wrong_type:{column}", DAY)
     assert json.loads(row["row"])[column] == value
 
 
-def test_an_empty_day_and_a_file_without_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_day_and_a_file_without_rows(spark, tmp_path):
     (tmp_path / FOLDER).mkdir()
     found, cleaned = read_and_clean(spark, tmp_path)
     assert (found.days, found.rows, kinds(cleaned)) == ((), 0, [])
@@ -217,11 +211,11 @@ def test_an_empty_day_and_a_file_without_rows(spark: SparkSession, tmp_path: Pat
     assert attempts(by_task(cleaned.events, partitions=2)).to_frame().collect() == []
 
 
-def test_an_event_from_the_future_is_put_aside(found: Found) -> None:
+def test_an_event_from_the_future_is_put_aside(found):
     assert [row["verdict"] for task_id in ("far", "soon") for row in found.of(task_id)] == ["from_the_future", None]
 
 
-def test_cleaning_equals_the_reference_on_random_histories(spark: SparkSession) -> None:
+def test_cleaning_equals_the_reference_on_random_histories(spark):
     now = datetime(2030, 1, 1, tzinfo=timezone.utc)
     history = [row for seed in range(30) for row in RandomHistory(seed).rows]
     events, bad = reference.clean(history, now)
@@ -243,9 +237,7 @@ def test_cleaning_equals_the_reference_on_random_histories(spark: SparkSession) 
     ],
     ids=str,
 )
-def test_a_folder_without_a_history_is_an_error_or_empty(
-    spark: SparkSession, tmp_path: Path, make: tuple[str, ...], message: str | None
-) -> None:
+def test_a_folder_without_a_history_is_an_error_or_empty(spark, tmp_path, make, message):
     for name in make:
         (tmp_path / name).mkdir(parents=True)
     if message is None:
@@ -256,14 +248,14 @@ def test_a_folder_without_a_history_is_an_error_or_empty(
     assert str(tmp_path / "history") in str(caught.value)
 
 
-def test_only_the_days_that_are_asked_for_are_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_the_days_that_are_asked_for_are_read(spark, tmp_path):
     write(tmp_path, [event("parked", 86_400 * number, f"t{number}") for number in range(-2, 3)])
     found, cleaned = read_and_clean(spark, tmp_path, Days(DAY - timedelta(days=1), DAY))
     assert found.days == (date(2026, 3, 1), date(2026, 3, 2))
     assert sorted(row["task_id"] for row in rows(cleaned.events)) == ["t-1", "t0"]
 
 
-def test_files_with_the_same_columns_are_read_by_one_scan(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_with_the_same_columns_are_read_by_one_scan(spark, tmp_path):
     for number in range(20):
         write(tmp_path, [event("parked", number, f"t{number}")])
     write(tmp_path, [event("parked", 50, "old")], without("tier"))

@@ -1,23 +1,19 @@
 """The commands in the running session: output, files and errors."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from pyarrow import parquet
-from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics.cli import main
 from celery_rmq_delay.analytics.storage.compaction import LEAST_FILES
 from tests.support.corpus import corpus
 from tests.support.spark.frames import NOON, event
 from tests.support.spark.history_files import days_of, write
-from tests.support.spark.machine import SharedSpark
 
 DAY = NOON.date()
 ROWS = 2 * LEAST_FILES
@@ -32,12 +28,12 @@ class Done:
     report: dict[str, Any]
 
 
-def command(*words: object) -> Result:
+def command(*words):
     return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
 
 
 @pytest.fixture(scope="module")
-def done(shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory) -> Done:
+def done(shared_spark, tmp_path_factory):
     """Small files that are merged into one, in a folder whose name is escaped in a URL, and leftovers of a merge."""
     place = tmp_path_factory.mktemp("commands")
     history, output = place / "my history", place / "my insights"
@@ -55,7 +51,7 @@ def done(shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.slow
-def test_run_reads_and_writes_at_the_urls_and_reports_it(done: Done) -> None:
+def test_run_reads_and_writes_at_the_urls_and_reports_it(done):
     assert done.report["input"] == f"file://{done.history}"
     assert (done.report["rows_in"], done.report["events"], done.report["first_day"]) == (ROWS, ROWS, str(DAY))
     assert days_of(done.output, "attempts") == days_of(done.output, "episodes") == [DAY]
@@ -63,14 +59,14 @@ def test_run_reads_and_writes_at_the_urls_and_reports_it(done: Done) -> None:
 
 
 @pytest.mark.slow
-def test_run_merges_the_small_files_of_a_day_that_is_over_and_loses_no_row(done: Done) -> None:
+def test_run_merges_the_small_files_of_a_day_that_is_over_and_loses_no_row(done):
     assert done.report["compacted"] == {"files": LEAST_FILES, "into": 1}
     (file,) = (done.history / f"day={DAY}").glob("[!.]*")
     rows = parquet.read_table(file).to_pylist()
     assert len({(row["task_id"], row["kind"]) for row in rows}) == len(rows) == ROWS
 
 
-def test_describe_lists_the_contents_of_a_history_and_an_output(spark: SparkSession, done: Done) -> None:
+def test_describe_lists_the_contents_of_a_history_and_an_output(spark, done):
     (day,) = json.loads(command("describe", "--input", done.history, "--json").stdout)["rows"]
     assert (day["day"], day["files"], day["rows"]) == (str(DAY), 1, ROWS)
     tables = json.loads(command("describe", "--output", done.output, "--json").stdout)["rows"]
@@ -79,7 +75,7 @@ def test_describe_lists_the_contents_of_a_history_and_an_output(spark: SparkSess
     assert f"{LEAST_FILES} rows of the kind parked" in command("describe", "--input", done.history).stdout
 
 
-def test_what_if_estimates_the_results_of_ladders(spark: SparkSession, done: Done) -> None:
+def test_what_if_estimates_the_results_of_ladders(spark, done):
     limits = ("--max-median", "5m", "--max-p95", "1h", "--min-recovery", "0.5", "--bootstrap-rounds", "0")
     ladders = ("--ladder", "payments=30s,5m", "--ladder", "payments=1m", "--ladder", "mails=1s")
     days = ("--from", DAY, "--to", DAY)
@@ -88,7 +84,7 @@ def test_what_if_estimates_the_results_of_ladders(spark: SparkSession, done: Don
     assert "no retried failure of the queue mails" in found["notes"]
 
 
-def test_errors_that_the_user_can_fix_are_one_line(spark: SparkSession, tmp_path: Path) -> None:
+def test_errors_that_the_user_can_fix_are_one_line(spark, tmp_path):
     for words in (
         ("run", "--input", tmp_path / "none", "--output", tmp_path / "output"),
         ("describe", "--output", "x"),
@@ -112,7 +108,7 @@ def test_errors_that_the_user_can_fix_are_one_line(spark: SparkSession, tmp_path
         ("describe --input x --output y", "Give --input, or --output"),
     ],
 )
-def test_invalid_arguments_are_refused_before_spark_starts(words: str, message: str) -> None:
+def test_invalid_arguments_are_refused_before_spark_starts(words, message):
     found = command(*words.split())
     assert found.exit_code == 2
     assert message in found.stderr

@@ -3,15 +3,10 @@
 The nodes have neither this package nor Celery.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
@@ -21,9 +16,8 @@ from celery_rmq_delay.analytics.run import pipeline
 from celery_rmq_delay.history.output import table_files
 from tests.support import ROOT
 from tests.support.snippets import write
-from tests.support.spark.cluster import SPARK_HOME, STARTS_SOONER, Cluster, environment, running_cluster
+from tests.support.spark.cluster import SPARK_HOME, STARTS_SOONER, environment, running_cluster
 from tests.support.spark.history_files import shown
-from tests.support.spark.machine import SharedSpark
 
 pytestmark = pytest.mark.slow  # a master, two workers, and a driver and two executors for each command
 
@@ -38,25 +32,25 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def history(tmp_path_factory):
     folder = tmp_path_factory.mktemp("history")
     synth.write(str(folder), synth.Spec(attempts=1_000, days=2, bad_rows=3), processes=1)
     return folder
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     return tmp_path_factory.mktemp("cluster")
 
 
 @pytest.fixture(scope="module")
-def cluster(place: Path) -> Iterator[Cluster]:
+def cluster(place):
     with running_cluster(place) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def nodes_python(place: Path) -> Path:
+def nodes_python(place):
     """The nodes' Python: it has the libraries and not this package, which comes from a checkout by a .pth file."""
     script = place / "nodes-python"
     libraries = sysconfig.get_path("platlib")
@@ -68,18 +62,18 @@ def nodes_python(place: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tables_of_one_machine(shared_spark: SharedSpark, history: Path, place: Path) -> Path:
+def tables_of_one_machine(shared_spark, history, place):
     output = place / "local"
     work = pipeline.Run(input=str(history), output=str(output))
     shared_spark.run(lambda spark: pipeline.run(spark, work))
     return output
 
 
-def conf(settings: dict[str, str]) -> list[str]:
+def conf(settings):
     return [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
 
 
-def run(place: Path, *words: object, **variables: object) -> str:
+def run(place, *words, **variables):
     """Run a command as a user would, in another folder than the checkout's."""
     outer = {"PYTHONPATH": str(ROOT), **{name: str(value) for name, value in variables.items()}}
     done = subprocess.run(
@@ -89,30 +83,30 @@ def run(place: Path, *words: object, **variables: object) -> str:
     return done.stdout
 
 
-def tables(output: Path) -> dict[str, list[str]]:
+def tables(output):
     """Return the rows of every table with files, as text in a fixed order, figures to nine digits."""
     names = {name: table_files(str(output), name) for name in shown(output).tables}
     return {name: sorted(str(_rounded(row)) for row in _rows(files)) for name, files in names.items() if files}
 
 
-def _count(folder: Path) -> int:
+def _count(folder):
     found: int = ds.dataset(folder, format="parquet").count_rows()
     return found
 
 
-def _rows(files: list[str]) -> list[dict[str, Any]]:
+def _rows(files):
     return ds.dataset(files, format="parquet", partitioning="hive").to_table().to_pylist()
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(value):
     if isinstance(value, dict):
         return {name: _rounded(each) for name, each in sorted(value.items())}
     return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 def test_the_same_command_gives_the_same_tables_on_a_cluster(
-    cluster: Cluster, history: Path, nodes_python: Path, tables_of_one_machine: Path, place: Path
-) -> None:
+    cluster, history, nodes_python, tables_of_one_machine, place
+):
     output = place / "cluster"
     words = ("run", "--master", cluster.url, "--input", history, "--output", output, *conf(SMALL))
     run(place, *CLI, *words, PYSPARK_PYTHON=nodes_python)
@@ -123,7 +117,7 @@ def test_the_same_command_gives_the_same_tables_on_a_cluster(
         assert found[name] == expected[name], name
 
 
-def test_spark_submit_sets_master_and_memory(cluster: Cluster, history: Path, nodes_python: Path, place: Path) -> None:
+def test_spark_submit_sets_master_and_memory(cluster, history, nodes_python, place):
     write(PAGE, place, "insights.py")
     submit = (SPARK_HOME / "bin" / "spark-submit", "--master", cluster.url, *conf(SMALL), "insights.py")
     python = {"PYSPARK_PYTHON": nodes_python, "PYSPARK_DRIVER_PYTHON": sys.executable}

@@ -1,7 +1,5 @@
 """The tables of the estimator with Spark: curve, advice and what-if of failure episodes with a known truth."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 
 import numpy as np

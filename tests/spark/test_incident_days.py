@@ -1,19 +1,15 @@
 """Incidents over midnight, in runs over some of the days."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics.run import pipeline
 from celery_rmq_delay.analytics.run.planning import Run
-from tests.support.spark.frames import NOON, Row, event, outage
+from tests.support.spark.frames import NOON, event, outage
 from tests.support.spark.history_files import contents, days_of, shown, write
 
 pytestmark = pytest.mark.slow
@@ -26,7 +22,7 @@ DAYS = 3
 RunDays = Callable[..., dict[str, list[str]]]
 
 
-def story() -> list[Row]:
+def story():
     """Return an outage over the first midnight, one on each day, and some failures and successes at all times."""
     rows = outage(0, MIDNIGHT - 900, 40, 3, exception_type="Down")
     for day in range(DAYS):
@@ -40,11 +36,11 @@ def story() -> list[Row]:
 
 
 @pytest.fixture
-def run(spark: SparkSession, tmp_path: Path) -> RunDays:
+def run(spark, tmp_path):
     """Run over days (by their distance from the first) into an output; return its incidents by day."""
     write(tmp_path / "history", story())
 
-    def run(output: str, first: int, last: int) -> dict[str, list[str]]:
+    def run(output, first, last):
         days = {"first": DAY + timedelta(days=first), "last": DAY + timedelta(days=last)}
         where = tmp_path / output
         settings: dict[str, Any] = {"estimate": None, "compact": False, "now": NOW, **days}
@@ -55,7 +51,7 @@ def run(spark: SparkSession, tmp_path: Path) -> RunDays:
 
 
 @pytest.mark.parametrize("days", [2, pytest.param(DAYS, marks=pytest.mark.slow)])
-def test_incidents_are_the_same_however_the_days_are_divided_into_runs(run: RunDays, days: int) -> None:
+def test_incidents_are_the_same_however_the_days_are_divided_into_runs(run, days):
     alone = run("by day", 0, 0)
     together = run("together", 0, days - 1)
     numbers = {f"incidents/day={DAY + timedelta(days=day)}": 1 + (day == 0) for day in range(days)}
@@ -68,7 +64,7 @@ def test_incidents_are_the_same_however_the_days_are_divided_into_runs(run: RunD
 
 
 @pytest.mark.slow
-def test_a_day_whose_attempts_were_removed_keeps_its_incidents(run: RunDays, tmp_path: Path) -> None:
+def test_a_day_whose_attempts_were_removed_keeps_its_incidents(run, tmp_path):
     before = run("output", 0, 1)
     shutil.rmtree(tmp_path / "output" / shown(tmp_path / "output").folders("attempts")[DAY])
     after = run("output", 1, 1)
@@ -77,7 +73,7 @@ def test_a_day_whose_attempts_were_removed_keeps_its_incidents(run: RunDays, tmp
 
 
 @pytest.mark.slow
-def test_a_day_whose_episodes_were_removed_keeps_the_share_of_recoveries(run: RunDays, tmp_path: Path) -> None:
+def test_a_day_whose_episodes_were_removed_keeps_the_share_of_recoveries(run, tmp_path):
     before = run("output", 0, 1)
     shutil.rmtree(tmp_path / "output" / shown(tmp_path / "output").folders("episodes")[DAY])
     assert run("output", 1, 1) == before

@@ -1,7 +1,5 @@
 """The lock of an output: which run gets it, keeps it, and notices that it is lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -10,19 +8,17 @@ import threading
 import time
 from contextlib import nullcontext
 from datetime import datetime, timezone
-from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics.storage import files
-from celery_rmq_delay.analytics.storage.files import LocalStorage, Storage
+from celery_rmq_delay.analytics.storage.files import LocalStorage
 from celery_rmq_delay.analytics.storage.locking import DEAD_AFTER, LOCK, Lock, locked
 from celery_rmq_delay.exceptions import AnalyticsError, RunLostError
 from tests.support.waiting import wait_for
 
 
-def held_elsewhere(output: Path, text: str | None = None, *, age: float = 0) -> Path:
+def held_elsewhere(output, text=None, *, age=0):
     """Let another machine hold the lock, with its last heartbeat this many seconds ago."""
     path = output / LOCK
     path.write_text(json.dumps({"run": "first", "pid": 1, "machine": "another"}) if text is None else text)
@@ -30,13 +26,13 @@ def held_elsewhere(output: Path, text: str | None = None, *, age: float = 0) -> 
     return aged(path, age)
 
 
-def aged(path: Path, seconds: float) -> Path:
+def aged(path, seconds):
     """Let a file have been changed last so many seconds ago."""
     os.utime(path, (time.time() - seconds,) * 2)
     return path
 
 
-def holder(output: Path) -> str | None:
+def holder(output):
     try:
         found: str = json.loads((output / LOCK).read_text())["run"]
     except (OSError, ValueError):
@@ -44,7 +40,7 @@ def holder(output: Path) -> str | None:
     return found
 
 
-def test_a_second_run_is_refused_and_the_first_one_removes_its_lock(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_second_run_is_refused_and_the_first_one_removes_its_lock(spark, tmp_path):
     with (
         locked(spark, str(tmp_path), "first"),
         pytest.raises(AnalyticsError, match=rf"the run first \(process {os.getpid()}\) writes there"),
@@ -54,7 +50,7 @@ def test_a_second_run_is_refused_and_the_first_one_removes_its_lock(spark: Spark
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_lock_of_a_process_that_has_ended_is_taken_over(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_lock_of_a_process_that_has_ended_is_taken_over(spark, tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     with locked(spark, str(tmp_path), "first"):
@@ -66,9 +62,7 @@ def test_the_lock_of_a_process_that_has_ended_is_taken_over(spark: SparkSession,
 
 
 @pytest.mark.parametrize("text", [None, "", '{"run": "fir', "[]"], ids=["whole", "empty", "half", "other"])
-def test_a_lock_is_as_old_as_its_file_whether_or_not_it_can_be_read(
-    spark: SparkSession, tmp_path: Path, text: str | None
-) -> None:
+def test_a_lock_is_as_old_as_its_file_whether_or_not_it_can_be_read(spark, tmp_path, text):
     held_elsewhere(tmp_path, text, age=DEAD_AFTER - 60)
     with (
         pytest.raises(AnalyticsError, match=r"last heartbeat was 1[2-7]\d s ago"),
@@ -80,18 +74,16 @@ def test_a_lock_is_as_old_as_its_file_whether_or_not_it_can_be_read(
         assert holder(tmp_path) == "second"
 
 
-def test_a_run_refreshes_its_lock(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_run_refreshes_its_lock(spark, tmp_path):
     with locked(spark, str(tmp_path), "first", beat=0.01):
         path = aged(tmp_path / LOCK, 100)
         wait_for(lambda: time.time() - path.stat().st_mtime < 50, "a heartbeat")
 
 
-def test_the_lock_is_refreshed_after_the_storage_failed(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lock_is_refreshed_after_the_storage_failed(spark, tmp_path, monkeypatch):
     failed = []
 
-    def fail(storage: Storage, path: str) -> None:
+    def fail(storage, path):
         failed.append(path)
         raise AnalyticsError("no answer")
 
@@ -103,7 +95,7 @@ def test_the_lock_is_refreshed_after_the_storage_failed(
         wait_for(lambda: time.time() - path.stat().st_mtime < 50, "a heartbeat")
 
 
-def test_a_run_whose_lock_was_taken_over_notices_and_leaves_it_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_run_whose_lock_was_taken_over_notices_and_leaves_it_alone(spark, tmp_path):
     with locked(spark, str(tmp_path), "slept") as lock:
         path = held_elsewhere(tmp_path, age=50)
         with pytest.raises(RunLostError, match="the run first has taken over the lock of this one"):
@@ -119,15 +111,13 @@ def test_a_run_whose_lock_was_taken_over_notices_and_leaves_it_alone(spark: Spar
     assert time.time() - path.stat().st_mtime > 40
 
 
-def test_the_later_of_two_runs_that_take_over_a_lock_holds_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_later_of_two_runs_that_take_over_a_lock_holds_it(spark, tmp_path, monkeypatch):
     """The slower run has checked the old lock, and removes the lock of the faster one: possible on object stores."""
     monkeypatch.setattr(LocalStorage, "alone", lambda storage, folder: nullcontext(False))
     held_elsewhere(tmp_path, age=DEAD_AFTER + 10)
     write = LocalStorage.write
 
-    def overtaken(storage: Storage, path: str, text: str, *, replace: bool = True) -> bool:
+    def overtaken(storage, path, text, *, replace=True):
         done = write(storage, path, text, replace=replace)
         if done and "faster" in text:
             write(storage, path, text.replace("faster", "slower"))
@@ -139,9 +129,7 @@ def test_the_later_of_two_runs_that_take_over_a_lock_holds_it(
     assert holder(tmp_path) == "slower"
 
 
-def test_a_lock_that_changed_since_it_was_checked_is_left_alone(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_changed_since_it_was_checked_is_left_alone(spark, tmp_path, monkeypatch):
     held_elsewhere(tmp_path, age=DEAD_AFTER + 10)
     monkeypatch.setattr(Lock, "now", lambda lock: _wake(lock, tmp_path))
     with pytest.raises(AnalyticsError, match="another run took"), locked(spark, str(tmp_path), "second", settled=0):
@@ -149,7 +137,7 @@ def test_a_lock_that_changed_since_it_was_checked_is_left_alone(
     assert holder(tmp_path) == "first"
 
 
-def test_one_of_many_that_take_over_a_dead_lock_at_the_same_time_gets_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_one_of_many_that_take_over_a_dead_lock_at_the_same_time_gets_it(spark, tmp_path):
     """Locks of folders belong to open files, so threads exclude each other as processes do."""
     for number in range(20):
         output = tmp_path / str(number)
@@ -157,13 +145,7 @@ def test_one_of_many_that_take_over_a_dead_lock_at_the_same_time_gets_it(spark: 
         held_elsewhere(output, age=DEAD_AFTER + 10)
         start, end, winners = threading.Barrier(4), threading.Barrier(4), []
 
-        def take(
-            run: str,
-            output: Path = output,
-            start: threading.Barrier = start,
-            end: threading.Barrier = end,
-            winners: list[str] = winners,
-        ) -> None:
+        def take(run, output=output, start=start, end=end, winners=winners):
             start.wait()
             try:
                 with locked(spark, str(output), run):
@@ -181,9 +163,7 @@ def test_one_of_many_that_take_over_a_dead_lock_at_the_same_time_gets_it(spark: 
         assert list(output.iterdir()) == []
 
 
-def test_a_suspended_run_cannot_lose_its_lock_while_it_publishes(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_suspended_run_cannot_lose_its_lock_while_it_publishes(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_MOMENTS", 0.2)
     with locked(spark, str(tmp_path), "slow", beat=1000) as lock:
         with lock.held():
@@ -196,12 +176,12 @@ def test_a_suspended_run_cannot_lose_its_lock_while_it_publishes(
         assert holder(tmp_path) == "slow"
 
 
-def test_a_lock_that_cannot_be_written_is_not_left_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_cannot_be_written_is_not_left_empty(tmp_path, monkeypatch):
     with pytest.raises(TypeError):
         files._create(tmp_path / LOCK, None)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
-def _wake(lock: Lock, output: Path) -> datetime:
+def _wake(lock, output):
     held_elsewhere(output)
     return datetime.now(timezone.utc)

@@ -1,7 +1,5 @@
 """A run over days: written days, unchanged days, and the output after a kill."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -11,14 +9,12 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyarrow import parquet
-from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics.days import ADVICE_DAYS, Days
 from celery_rmq_delay.analytics.estimate.options import Options as Estimate
@@ -44,7 +40,6 @@ from tests.support.spark.history_files import (
     write,
     write_day,
 )
-from tests.support.spark.machine import SharedSpark
 from tests.support.spark.random_files import NOW as RANDOM_NOW
 from tests.support.spark.random_histories import DAYS, RandomHistory, first_day
 
@@ -65,7 +60,7 @@ TABLES = {
 }
 
 
-def story(day: int, task_id: str) -> list[Row]:
+def story(day, task_id):
     """A task that fails twice and recovers at noon, and one that waits till midnight has passed."""
     noon = day * 86_400
     return [
@@ -82,7 +77,7 @@ def story(day: int, task_id: str) -> list[Row]:
     ]
 
 
-def unfinished(day: int) -> list[Row]:
+def unfinished(day):
     """A task that failed twice and still waits."""
     noon = day * 86_400
     return [
@@ -92,7 +87,7 @@ def unfinished(day: int) -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def done(shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(shared_spark, tmp_path_factory):
     """Three days of a history with a bad row and a bad file, and what a run made of it. Tests work on copies."""
     place = tmp_path_factory.mktemp("done")
     for day in range(3):
@@ -106,20 +101,20 @@ def done(shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def history(done: Path, tmp_path: Path) -> Path:
+def history(done, tmp_path):
     return Path(shutil.copytree(done / "history", tmp_path / "history of 100%"))
 
 
 @pytest.fixture
-def output(done: Path, tmp_path: Path) -> Path:
+def output(done, tmp_path):
     return Path(shutil.copytree(done / "output", tmp_path / "output"))
 
 
 @pytest.fixture
-def run(spark: SparkSession, history: Path, output: Path) -> Callable[..., Report]:
+def run(spark, history, output):
     """Run the pipeline over the history once more; days by their distance from the first."""
 
-    def run(first: int | None = None, last: int | None = None, **more: Any) -> Report:
+    def run(first=None, last=None, **more):
         days = {
             name: DAY + timedelta(days=number)
             for name, number in (("first", first), ("last", last))
@@ -131,7 +126,7 @@ def run(spark: SparkSession, history: Path, output: Path) -> Callable[..., Repor
     return run
 
 
-def test_a_run_writes_all_days_of_all_tables_and_reports_it(output: Path) -> None:
+def test_a_run_writes_all_days_of_all_tables_and_reports_it(output):
     assert {each.partition("/")[0] for each in contents(output)} == TABLES
     # What failed on the third day ended on the fourth.
     assert days_of(output, "attempts") == days_of(output, "hourly") == [DAY + timedelta(days=day) for day in range(4)]
@@ -141,13 +136,13 @@ def test_a_run_writes_all_days_of_all_tables_and_reports_it(output: Path) -> Non
     assert not list(output.glob(f"{RUNS}/*/_*"))
 
 
-def test_waiting_tasks_are_censored_in_the_curve_and_not_in_the_table_of_episodes(output: Path) -> None:
+def test_waiting_tasks_are_censored_in_the_curve_and_not_in_the_table_of_episodes(output):
     curve = {(row["episodes"], row["censored"]) for row in rows_of(output, "recovery_curve") if row["scope"] == "task"}
     assert curve == {(7, 1)}
     assert len(rows_of(output, "episodes")) == 6
 
 
-def test_a_run_reports_the_rows_it_read_and_wrote(output: Path) -> None:
+def test_a_run_reports_the_rows_it_read_and_wrote(output):
     (file,) = output.glob(f"{RUNS}/*/{REPORT}")
     saved = json.loads(file.read_text())
     assert (saved["first_day"], saved["last_day"], saved["read_from"]) == ("2026-03-02", "2026-03-05", "2026-02-23")
@@ -161,7 +156,7 @@ def test_a_run_reports_the_rows_it_read_and_wrote(output: Path) -> None:
         assert part in text
 
 
-def test_no_dictionary_is_made_of_values_that_hardly_repeat(output: Path) -> None:
+def test_no_dictionary_is_made_of_values_that_hardly_repeat(output):
     group = parquet.read_metadata(next(output.glob(f"{RUNS}/*/attempts/*/*.parquet"))).row_group(0)
     columns = [group.column(number) for number in range(group.num_columns)]
     has = {each.path_in_schema: each.has_dictionary_page for each in columns}
@@ -170,9 +165,7 @@ def test_no_dictionary_is_made_of_values_that_hardly_repeat(output: Path) -> Non
 
 
 @pytest.mark.slow
-def test_spark_writes_the_same_tables_if_its_tasks_can_run_on_other_machines(
-    run: Callable[..., Report], output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_writes_the_same_tables_if_its_tasks_can_run_on_other_machines(run, output, monkeypatch):
     run()
     of_one_machine = contents(output)
     monkeypatch.setattr(files, "is_local", lambda spark: False)
@@ -184,9 +177,7 @@ def test_spark_writes_the_same_tables_if_its_tasks_can_run_on_other_machines(
 
 
 @pytest.mark.slow
-def test_a_run_needs_no_other_file_system_than_those_of_its_folders(
-    run: Callable[..., Report], history: Path, output: Path, spark: SparkSession
-) -> None:
+def test_a_run_needs_no_other_file_system_than_those_of_its_folders(run, history, output, spark):
     spark.conf.set("fs.defaultFS", "hdfs://127.0.0.1:1")
     try:
         assert run(input=history.as_uri(), output=output.as_uri()).tables["tier_outcomes"] > 0
@@ -194,16 +185,14 @@ def test_a_run_needs_no_other_file_system_than_those_of_its_folders(
         spark.conf.unset("fs.defaultFS")
 
 
-def shown_names(output: Path, table: str) -> list[str]:
+def shown_names(output, table):
     run = shown(output).run
     return [path.name for path in output.glob(f"{RUNS}/{run}/{table}/*/*.parquet")]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chosen", [slice(1, 2), slice(None)], ids=["one", "all"])
-def test_a_day_has_the_same_rows_when_it_is_run_alone_and_leaves_other_days_files(
-    spark: SparkSession, tmp_path: Path, chosen: slice
-) -> None:
+def test_a_day_has_the_same_rows_when_it_is_run_alone_and_leaves_other_days_files(spark, tmp_path, chosen):
     """End events a day late, rows in the folder of the next day, copies, clock skew, replays: all at random."""
     chance = random.Random(16)
     folders: dict[str, list[Row]] = defaultdict(list)
@@ -225,7 +214,7 @@ def test_a_day_has_the_same_rows_when_it_is_run_alone_and_leaves_other_days_file
         assert {each for _run, table, each in gone if table != "incidents"} == {day}
 
 
-def random_rows(histories: int) -> list[Row]:
+def random_rows(histories):
     """Return random histories of the same days. Events arrive within a day, as the pipeline reads no further."""
     rows: list[Row] = []
     for seed in range(histories):
@@ -238,14 +227,12 @@ def random_rows(histories: int) -> list[Row]:
     return [row for row in rows if row["occurred_at"].date() - first[attempt_of(row)].date() <= timedelta(days=1)]
 
 
-def attempt_of(row: Row) -> tuple[Any, ...]:
+def attempt_of(row):
     return row["task_id"] or row["event_id"], row["generation"], row["attempt"]
 
 
 @pytest.mark.slow
-def test_a_day_whose_rows_are_gone_ends_empty_and_a_file_whose_rows_are_broken_is_left_out(
-    run: Callable[..., Report], history: Path, output: Path
-) -> None:
+def test_a_day_whose_rows_are_gone_ends_empty_and_a_file_whose_rows_are_broken_is_left_out(run, history, output):
     for file in (history / f"day={DAY + timedelta(days=1)}").iterdir():
         file.unlink()
     broken = write_day(history / f"day={DAY}", [event("parked", number, f"x{number}") for number in range(500)])
@@ -263,12 +250,10 @@ def test_a_day_whose_rows_are_gone_ends_empty_and_a_file_whose_rows_are_broken_i
 @pytest.mark.parametrize(
     ("advice_days", "since", "episodes"), [(ADVICE_DAYS, "2026-02-04", 7), (2, "2026-03-04", 4)], ids=["all", "two"]
 )
-def test_advice_of_a_day_that_is_run_alone_is_of_the_days_before_it_too(
-    run: Callable[..., Report], output: Path, advice_days: int, since: str, episodes: int
-) -> None:
+def test_advice_of_a_day_that_is_run_alone_is_of_the_days_before_it_too(run, output, advice_days, since, episodes):
     """A run with named ladders; it reports those that belong to no queue."""
 
-    def curves() -> dict[tuple[str, str], tuple[int, int]]:
+    def curves():
         """Return the numbers of failure episodes of the curves, and of those with an unknown end."""
         rows = rows_of(output, "recovery_curve")
         return {(row["scope"], row["name"]): (row["episodes"], row["censored"]) for row in rows}
@@ -283,7 +268,7 @@ def test_advice_of_a_day_that_is_run_alone_is_of_the_days_before_it_too(
     assert "no retried failure of the queue mails" in report.notes
 
 
-def test_ladders_are_estimated_from_a_finished_output(spark: SparkSession, output: Path) -> None:
+def test_ladders_are_estimated_from_a_finished_output(spark, output):
     named = {"payments": [(60_000,), (10_000, 600_000)], "mails": [(1_000,)]}
     found = evaluate_ladders(spark, str(output), Days(date.min, date.max), named, FEW)
     assert [row[:3] for row in found.rows] == [("payments", "10s,10m", 7), ("payments", "1m", 7)]
@@ -293,9 +278,7 @@ def test_ladders_are_estimated_from_a_finished_output(spark: SparkSession, outpu
 
 
 @pytest.mark.slow
-def test_ladders_are_estimated_without_tasks_whose_end_was_lost(
-    run: Callable[..., Report], spark: SparkSession, history: Path, output: Path
-) -> None:
+def test_ladders_are_estimated_without_tasks_whose_end_was_lost(run, spark, history, output):
     """The task that waited on the third day is silent for more than a week."""
     write(history, [event("parked", 10 * 86_400 - 5, "mail", queue="mails")])
     run(10, 10)
@@ -304,7 +287,7 @@ def test_ladders_are_estimated_without_tasks_whose_end_was_lost(
 
 
 @pytest.mark.slow
-def test_late_events_count_when_their_day_is_run_again(run: Callable[..., Report], history: Path, output: Path) -> None:
+def test_late_events_count_when_their_day_is_run_again(run, history, output):
     before = contents(output)
     write(history, [event("parked", 100, "straggler")])
     run(0, 0)
@@ -315,7 +298,7 @@ def test_late_events_count_when_their_day_is_run_again(run: Callable[..., Report
     assert before.keys() == after.keys()
 
 
-def test_an_empty_range_is_reported_and_no_error(run: Callable[..., Report], output: Path) -> None:
+def test_an_empty_range_is_reported_and_no_error(run, output):
     before = contents(output)
     report = run(None, -5)
     assert report.notes == ["The history has no files of these days: nothing was computed."]
@@ -323,12 +306,10 @@ def test_an_empty_range_is_reported_and_no_error(run: Callable[..., Report], out
     assert contents(output) == before
 
 
-def test_a_run_that_fails_leaves_the_output_as_it_was(
-    run: Callable[..., Report], output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_fails_leaves_the_output_as_it_was(run, output, monkeypatch):
     before = contents(output)
 
-    def fail(*args: Any) -> None:
+    def fail(*args):
         raise RuntimeError("in the middle")
 
     monkeypatch.setattr(computing, "tier_outcomes", fail)
@@ -339,12 +320,10 @@ def test_a_run_that_fails_leaves_the_output_as_it_was(
     assert len(list((output / RUNS).iterdir())) == 1
 
 
-def test_a_full_disk_leaves_the_output_and_is_named(
-    run: Callable[..., Report], output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_output_and_is_named(run, output, monkeypatch):
     before = contents(output)
 
-    def full(*args: Any) -> None:
+    def full(*args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(writers, "write_made", full)
@@ -353,9 +332,7 @@ def test_a_full_disk_leaves_the_output_and_is_named(
     assert contents(output) == before
 
 
-def test_files_of_which_none_can_be_read_end_the_run_and_leave_the_output(
-    run: Callable[..., Report], history: Path, output: Path
-) -> None:
+def test_files_of_which_none_can_be_read_end_the_run_and_leave_the_output(run, history, output):
     """The files of the days before it, which are read too, are whole."""
     before = contents(output)
     for file in (history / f"day={DAY + timedelta(days=2)}").glob("*.parquet"):
@@ -366,9 +343,7 @@ def test_files_of_which_none_can_be_read_end_the_run_and_leave_the_output(
 
 
 @pytest.mark.slow
-def test_days_without_files_are_left_as_they_are_or_named(
-    run: Callable[..., Report], history: Path, output: Path
-) -> None:
+def test_days_without_files_are_left_as_they_are_or_named(run, history, output):
     """A day that the retention of the history removed: alone, and with others."""
     before = contents(output)
     shutil.rmtree(history / f"day={DAY}")
@@ -379,9 +354,7 @@ def test_days_without_files_are_left_as_they_are_or_named(
 
 
 @pytest.mark.slow
-def test_files_without_the_column_generation_are_read_as_first_runs(
-    run: Callable[..., Report], history: Path, output: Path
-) -> None:
+def test_files_without_the_column_generation_are_read_as_first_runs(run, history, output):
     late = write_day(history / f"day={DAY}", [event("parked", 5, "old")], without("generation"))
     report = run(0, 0)
     assert late.name not in {name for _reason, name in quarantined(output)}
@@ -389,9 +362,7 @@ def test_files_without_the_column_generation_are_read_as_first_runs(
     assert [row["generation"] for row in rows_of(output, "attempts") if row["task_id"] == "old"] == [0]
 
 
-def test_a_second_run_on_the_same_output_is_refused(
-    spark: SparkSession, run: Callable[..., Report], output: Path
-) -> None:
+def test_a_second_run_on_the_same_output_is_refused(spark, run, output):
     with locked(spark, str(output), "first"), pytest.raises(AnalyticsError, match=r"the run first .* writes there"):
         run()
 
@@ -429,7 +400,7 @@ pipeline.run(spark, planning.Run(input=history, output=output, now=now, estimate
 """
 
 
-def kill(moment: str, history: Path, output: Path) -> None:
+def kill(moment, history, output):
     """Run the pipeline in a process of its own that is killed at a moment: a stage, or around the write of a file."""
     arguments = [moment, str(history), str(output), NOW.isoformat(), STARTS_SOONER]
     command = [sys.executable, "-c", KILLED, *arguments]
@@ -438,9 +409,7 @@ def kill(moment: str, history: Path, output: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_before_it_is_published_changes_nothing_and_leaves_nothing_later(
-    run: Callable[..., Report], history: Path, output: Path
-) -> None:
+def test_a_run_that_is_killed_before_it_is_published_changes_nothing_and_leaves_nothing_later(run, history, output):
     before = contents(output)
     write(history, [event("parked", 86_400 * day + 100, f"straggler{day}") for day in range(3)])
     for moment in ("hourly ...", "after manifest.json", "before current.json"):
@@ -458,12 +427,12 @@ def test_a_run_that_is_killed_before_it_is_published_changes_nothing_and_leaves_
     assert not (output / LOCK).exists()
 
 
-def test_partitions_grow_with_the_rows_and_are_a_multiple_of_the_cores() -> None:
+def test_partitions_grow_with_the_rows_and_are_a_multiple_of_the_cores():
     rows = (0, 400_000, 800_001, 100_000_000, 10**12)
     assert [partitions_for(each, 2) for each in rows] == [2, 2, 4, 250, 4_000]
 
 
-def test_the_broken_file_is_found_in_spark_s_error() -> None:
+def test_the_broken_file_is_found_in_spark_s_error():
     error = "x: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///h%201/day=2026-01-01/a%25. SQL"
     assert broken_file(error) == "file:/h 1/day=2026-01-01/a%"
     assert broken_file(error.replace("NO_HINT", "FILE_NOT_EXIST")) is None

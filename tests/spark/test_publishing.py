@@ -1,22 +1,18 @@
 """Publishing a run: readers see all of the old days or all of the new ones, whatever fails, and old files go away."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from celery_rmq_delay.analytics.days import Days
-from celery_rmq_delay.analytics.storage.files import Entry, LocalStorage, Storage, open_storage
+from celery_rmq_delay.analytics.storage.files import LocalStorage, Storage, open_storage
 from celery_rmq_delay.analytics.storage.locking import LOCK, locked
 from celery_rmq_delay.analytics.storage.writers import Replacement, current_run, remove_unused, shown_tables
 from celery_rmq_delay.exceptions import AnalyticsError, RunLostError
@@ -34,15 +30,15 @@ class Torn(Exception):
     """The error of a storage in the middle of its work."""
 
 
-def days(first: int, last: int) -> Days:
+def days(first, last):
     return Days(FIRST + timedelta(days=first), FIRST + timedelta(days=last))
 
 
 @pytest.fixture
-def write(spark: SparkSession, tmp_path: Path) -> Callable[..., Replacement]:
+def write(spark, tmp_path):
     """Write days of the tables ``one`` and ``two``, each with a row, in a run that is not published yet."""
 
-    def write(run: str, first: int, last: int) -> Replacement:
+    def write(run, first, last):
         storage = open_storage(spark, str(tmp_path))
         replacement = Replacement(spark, str(tmp_path), run, shown_tables(storage))
         for table in ("one", "two"):
@@ -53,21 +49,19 @@ def write(spark: SparkSession, tmp_path: Path) -> Callable[..., Replacement]:
     return write
 
 
-def contents(output: Path) -> dict[str, list[str]]:
+def contents(output):
     """Return the run that wrote each day, by table."""
     return {table: [row["text"] for row in rows_of(output, table)] for table in ("one", "two")}
 
 
-def test_a_run_replaces_its_days_and_keeps_the_others(write: Callable[..., Replacement], tmp_path: Path) -> None:
+def test_a_run_replaces_its_days_and_keeps_the_others(write, tmp_path):
     write("a", 0, 2).publish("{}", NOW)
     assert contents(tmp_path) == {"one": ["a"] * 3, "two": ["a"] * 3}
     write("b", 1, 1).publish("{}", NOW)
     assert contents(tmp_path) == {"one": ["a", "b", "a"], "two": ["a", "b", "a"]}
 
 
-def test_a_day_without_rows_becomes_empty(
-    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path
-) -> None:
+def test_a_day_without_rows_becomes_empty(spark, write, tmp_path):
     write("a", 0, 2).publish("{}", NOW)
     late = write("b", 0, 0)
     late.write(spark.createDataFrame([], COLUMNS), "one", days(0, 1))
@@ -75,9 +69,7 @@ def test_a_day_without_rows_becomes_empty(
     assert contents(tmp_path) == {"one": ["a"], "two": ["b", "a", "a"]}
 
 
-def test_the_days_that_a_run_shows_are_read_with_their_day(
-    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path
-) -> None:
+def test_the_days_that_a_run_shows_are_read_with_their_day(spark, write, tmp_path):
     write("a", 0, 2).publish("{}", NOW)
     write("b", 1, 1).publish("{}", NOW)
     found = write("c", 5, 5).standing("one", StructType([COLUMNS["text"]]), days(1, 9))
@@ -87,8 +79,8 @@ def test_the_days_that_a_run_shows_are_read_with_their_day(
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
 def test_after_an_error_in_any_write_or_removal_the_output_is_old_or_new_as_a_whole(
-    write: Callable[..., Replacement], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_done: bool
-) -> None:
+    write, tmp_path, monkeypatch, is_done
+):
     write("a", 0, 2).publish("{}", NOW)
     old, new = {"one": ["a"] * 3, "two": ["a"] * 3}, {"one": ["a", "b", "a"], "two": ["a", "b", "a"]}
     outcomes = []
@@ -110,10 +102,10 @@ def test_after_an_error_in_any_write_or_removal_the_output_is_old_or_new_as_a_wh
     assert len(outcomes) == 4 + (not is_done), "the temporary rows, the report, the manifest, the current run"
 
 
-def failing(call: Callable[..., bool], steps: list[int], at: int, *, is_done: bool) -> Callable[..., bool]:
+def failing(call, steps, at, *, is_done):
     """Return a method of a storage that fails in one of its steps, which is done or not."""
 
-    def step(*args: object, **more: object) -> bool:
+    def step(*args, **more):
         steps[0] += 1
         if steps[0] == at and not is_done:
             raise Torn
@@ -125,7 +117,7 @@ def failing(call: Callable[..., bool], steps: list[int], at: int, *, is_done: bo
     return step
 
 
-def test_a_run_whose_files_were_removed_is_not_published(write: Callable[..., Replacement], tmp_path: Path) -> None:
+def test_a_run_whose_files_were_removed_is_not_published(write, tmp_path):
     write("a", 0, 2).publish("{}", NOW)
     replacement = write("b", 0, 0)
     next((tmp_path / RUNS / "b" / "one").glob("*/*.parquet")).unlink()
@@ -135,12 +127,12 @@ def test_a_run_whose_files_were_removed_is_not_published(write: Callable[..., Re
     assert contents(tmp_path) == {"one": ["a"] * 3, "two": ["a"] * 3}
 
 
-def test_a_run_that_lost_its_lock_is_not_published(write: Callable[..., Replacement], tmp_path: Path) -> None:
+def test_a_run_that_lost_its_lock_is_not_published(write, tmp_path):
     write("a", 0, 2).publish("{}", NOW)
     replacement = write("b", 0, 0)
 
     @contextmanager
-    def held() -> Iterator[None]:
+    def held():
         raise AnalyticsError("another run took over")
         yield
 
@@ -152,14 +144,14 @@ def test_a_run_that_lost_its_lock_is_not_published(write: Callable[..., Replacem
 
 
 def test_a_run_that_was_suspended_while_it_removes_files_changes_nothing_after_a_take_over(
-    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    spark, write, tmp_path, monkeypatch
+):
     for run in ("a", "b"):
         write(run, 0, 1).publish("{}", NOW)
     later, entries = write("c", 0, 0), LocalStorage.entries
     write(UNFINISHED, 0, 0)
 
-    def overtaken(storage: LocalStorage, path: str) -> list[Entry]:
+    def overtaken(storage, path):
         if path == storage.url:  # the pointer was read
             (tmp_path / LOCK).write_text(json.dumps({"run": "c"}))
             with monkeypatch.context() as patch:
@@ -175,9 +167,7 @@ def test_a_run_that_was_suspended_while_it_removes_files_changes_nothing_after_a
     assert contents(tmp_path)["one"] == ["c", "b"]
 
 
-def test_of_two_runs_that_began_with_the_same_tables_one_is_published(
-    write: Callable[..., Replacement], tmp_path: Path
-) -> None:
+def test_of_two_runs_that_began_with_the_same_tables_one_is_published(write, tmp_path):
     write("a", 0, 2).publish("{}", NOW)
     slow, fast = write("b", 0, 0), write("c", 1, 1)
     fast.publish("{}", NOW)
@@ -186,14 +176,12 @@ def test_of_two_runs_that_began_with_the_same_tables_one_is_published(
     assert contents(tmp_path)["one"] == ["a", "c", "a"]
 
 
-def test_a_reader_sees_the_days_of_one_run_while_others_are_published(
-    write: Callable[..., Replacement], tmp_path: Path
-) -> None:
+def test_a_reader_sees_the_days_of_one_run_while_others_are_published(write, tmp_path):
     write("a", 0, 2).publish("{}", NOW)
     runs = [write(name, 0, 2) for name in "bcd"]
     seen, done = set(), threading.Event()
 
-    def read() -> None:
+    def read():
         while not done.is_set():
             files = [table_files(str(tmp_path), table) for table in ("one", "two")]
             tables = open_tables(str(tmp_path))
@@ -213,14 +201,12 @@ def test_a_reader_sees_the_days_of_one_run_while_others_are_published(
     assert seen == {1}
 
 
-def test_files_that_no_run_shows_are_removed_when_no_program_can_need_them_any_more(
-    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path
-) -> None:
+def test_files_that_no_run_shows_are_removed_when_no_program_can_need_them_any_more(spark, write, tmp_path):
     storage = open_storage(spark, str(tmp_path))
     for number, (run, first, last) in enumerate([("a", 0, 3), ("b", 1, 2), ("c", 2, 3), ("d", 0, 3)]):
         write(run, first, last).publish("{}", NOW + number * KEEP)
 
-    def folders() -> dict[str, int]:
+    def folders():
         return {run.name: len(list(run.glob("one/day=*"))) for run in sorted((tmp_path / RUNS).iterdir())}
 
     assert folders() == {"a": 4, "b": 2, "c": 2, "d": 4}
@@ -240,9 +226,7 @@ def test_files_that_no_run_shows_are_removed_when_no_program_can_need_them_any_m
     assert current_run(storage).earlier.keys() == {"d"}  # type: ignore[union-attr]
 
 
-def test_removing_goes_on_where_it_was_interrupted(
-    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removing_goes_on_where_it_was_interrupted(spark, write, tmp_path, monkeypatch):
     storage = open_storage(spark, str(tmp_path))
     for run, first, last in [("a", 0, 3), ("b", 1, 2), ("c", 2, 3)]:
         write(run, first, last).publish("{}", NOW)
@@ -260,9 +244,7 @@ def test_removing_goes_on_where_it_was_interrupted(
     assert len(list((tmp_path / RUNS).glob("*/one/day=*"))) == 4
 
 
-def test_an_output_that_lost_its_pointer_is_refused_and_keeps_its_files(
-    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path
-) -> None:
+def test_an_output_that_lost_its_pointer_is_refused_and_keeps_its_files(spark, write, tmp_path):
     for run in (UNFINISHED, UNFINISHED.replace("03", "04")):
         write(run, 0, 2).publish("{}", NOW)
     (tmp_path / CURRENT).unlink()
@@ -273,9 +255,7 @@ def test_an_output_that_lost_its_pointer_is_refused_and_keeps_its_files(
     assert contents(tmp_path)["one"] == [UNFINISHED.replace("03", "04")] * 3
 
 
-def test_a_removal_that_was_killed_goes_on_even_if_the_clock_goes_back(
-    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_removal_that_was_killed_goes_on_even_if_the_clock_goes_back(spark, write, tmp_path, monkeypatch):
     storage = open_storage(spark, str(tmp_path))
     for run, first, last in [("a", 0, 3), ("b", 0, 3)]:
         write(run, first, last).publish("{}", NOW)
@@ -287,9 +267,7 @@ def test_a_removal_that_was_killed_goes_on_even_if_the_clock_goes_back(
     assert contents(tmp_path)["one"] == ["b"] * 4
 
 
-def test_a_table_without_any_row_has_no_files(
-    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path
-) -> None:
+def test_a_table_without_any_row_has_no_files(spark, write, tmp_path):
     late = write("a", 0, 0)
     late.write(spark.createDataFrame([], COLUMNS), "three", days(0, 1))
     late.publish("{}", NOW)
@@ -300,9 +278,7 @@ def test_a_table_without_any_row_has_no_files(
     "text", [b"\xff\xfe\x00", b"[" * 100_000, b"{}", b'{"run": 1, "earlier": {}, "tables": {}}'], ids=str
 )
 @pytest.mark.parametrize("name", [CURRENT, manifest_of("a")])
-def test_a_damaged_file_is_an_error_that_names_it(
-    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path, name: str, text: bytes
-) -> None:
+def test_a_damaged_file_is_an_error_that_names_it(spark, write, tmp_path, name, text):
     write("a", 0, 0).publish("{}", NOW)
     (tmp_path / name).write_bytes(text)
     for read in (lambda: shown_tables(open_storage(spark, str(tmp_path))), lambda: table_files(str(tmp_path), "one")):
@@ -310,17 +286,17 @@ def test_a_damaged_file_is_an_error_that_names_it(
             read()
 
 
-def test_times_without_a_zone_are_in_utc() -> None:
+def test_times_without_a_zone_are_in_utc():
     assert Current.parse('{"run": "b", "earlier": {"a": "2026-02-01"}}', CURRENT).earlier == {"a": NOW}
 
 
-def test_tables_of_an_earlier_version_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_of_an_earlier_version_are_refused(spark, tmp_path):
     (tmp_path / "attempts" / "day=2026-01-01").mkdir(parents=True)
     with pytest.raises(AnalyticsError, match="has tables of an earlier version of celery-rmq-delay"):
         shown_tables(open_storage(spark, str(tmp_path)))
 
 
-def test_the_files_of_a_table_are_listed_for_other_programs(write: Callable[..., Replacement], tmp_path: Path) -> None:
+def test_the_files_of_a_table_are_listed_for_other_programs(write, tmp_path):
     with pytest.raises(AnalyticsError, match="no run has been published there"):
         table_files(str(tmp_path), "one")
     write("a", 0, 2).publish("{}", NOW)
@@ -336,7 +312,7 @@ def test_the_files_of_a_table_are_listed_for_other_programs(write: Callable[...,
         table_files(str(tmp_path), "three")
 
 
-def test_a_small_file_is_replaced_at_once_on_storage_that_is_not_local(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_small_file_is_replaced_at_once_on_storage_that_is_not_local(spark, tmp_path):
     storage = Storage(spark, str(tmp_path))
     for text in ("one", "two"):
         assert storage.write(f"{storage.url}/{CURRENT}", text)

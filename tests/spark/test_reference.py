@@ -3,28 +3,22 @@
 Spark reads all histories together: each has its own days, and no table has rows over several days.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import date, timedelta
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics.storage.readers import read_events
 from celery_rmq_delay.analytics.tables.attempts import attempts
 from celery_rmq_delay.analytics.tables.bursts import MINUTES, Bursts
 from celery_rmq_delay.analytics.tables.cleaning import by_task, clean
 from celery_rmq_delay.analytics.tables.counts import counted_events
-from celery_rmq_delay.analytics.tables.merging import Incident, of_day, over_midnight
+from celery_rmq_delay.analytics.tables.merging import of_day, over_midnight
 from celery_rmq_delay.analytics.tables.outcomes import failure_groups, hourly, tier_outcomes
 from tests.support.spark import reference
 from tests.support.spark.frames import all_episodes, assert_same, incidents, rows
-from tests.support.spark.machine import SharedSpark
-from tests.support.spark.random_files import NOW, Written, write
+from tests.support.spark.random_files import NOW, write
 from tests.support.spark.random_histories import DAYS, first_day
 
 Row = reference.Row
@@ -37,7 +31,7 @@ SMALL = Bursts(factor=6, evidence=4, least=3, gap_minutes=4)
 class Found:
     """The results of Spark for the histories: all at once, distinguished by their days."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, spark, folder):
         read = read_events(spark, str(folder))
         cleaned = clean(read.events, NOW)
         both = attempts(by_task(cleaned.events, partitions=2))
@@ -57,13 +51,13 @@ class Found:
         counts.unpersist()
         made.unpersist()
 
-    def of(self, seed: int, table: str) -> list[dict[str, Any]]:
+    def of(self, seed, table):
         """Return the rows of a table on the days of a history."""
         days = {first_day(seed) + timedelta(days=number) for number in range(DAYS)}
         return [row for row in self.tables[table] if row["day"] in days]
 
 
-def expected_incidents(made: list[Row], events: list[Row], bursts: Bursts) -> list[Incident]:
+def expected_incidents(made, events, bursts):
     """Return the incidents in the reference's counts."""
     parts = []
     for day, some in reference.counts(made, events).items():
@@ -72,23 +66,23 @@ def expected_incidents(made: list[Row], events: list[Row], bursts: Bursts) -> li
     return over_midnight(parts, bursts)
 
 
-def described(made: list[Row], events: list[Row], bursts: Bursts) -> list[Row]:
+def described(made, events, bursts):
     return [reference.incident(made, one) for one in expected_incidents(made, events, bursts)]
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Written]]:
+def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("histories")
     return folder, [write(folder, seed) for seed in range(HISTORIES)]
 
 
 @pytest.fixture(scope="module")
-def found(shared_spark: SharedSpark, written: tuple[Path, list[Written]]) -> Found:
+def found(shared_spark, written):
     return shared_spark.run(lambda spark: Found(spark, written[0]))
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
-def test_every_table_equals_the_reference(found: Found, written: tuple[Path, list[Written]], seed: int) -> None:
+def test_every_table_equals_the_reference(found, written, seed):
     history = written[1][seed]
     events, bad = reference.clean(history.rows, NOW)
     made = reference.attempts(events)
@@ -105,7 +99,7 @@ def test_every_table_equals_the_reference(found: Found, written: tuple[Path, lis
         assert_same(found.of(seed, name), expected, key)
 
 
-def test_copies_are_counted_and_not_put_aside(found: Found, written: tuple[Path, list[Written]]) -> None:
+def test_copies_are_counted_and_not_put_aside(found, written):
     histories = [reference.clean(history.rows, NOW) for history in written[1]]
     copies = sum(
         len(history.rows) - len(events) - bad.total()
@@ -115,7 +109,7 @@ def test_copies_are_counted_and_not_put_aside(found: Found, written: tuple[Path,
     assert copies > 0
 
 
-def test_the_random_histories_contain_every_kind_of_fault(written: tuple[Path, list[Written]]) -> None:
+def test_the_random_histories_contain_every_kind_of_fault(written):
     seen: Counter[str] = Counter()
     for history in written[1]:
         events, bad = reference.clean(history.rows, NOW)

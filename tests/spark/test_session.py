@@ -1,7 +1,5 @@
 """The session that the other tests share."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -51,7 +49,7 @@ def test_after_them(spark):
 
 
 @pytest.mark.slow
-def test_a_lost_java_machine_fails_one_test_and_is_reported_once(tmp_path: Path) -> None:
+def test_a_lost_java_machine_fails_one_test_and_is_reported_once(tmp_path):
     outcomes, output = run_alone(Path(__file__).with_name("conftest.py"), LOSES_ITS_MACHINE, tmp_path)
     # At the end of the session: the losses.
     passed = {"test_after_them", "test_that_kills_it_in_its_last_line", "test_that_uses_it"}

@@ -1,13 +1,9 @@
 """SIGTERM and SIGINT during a run in a process of its own: the exit code, one line, and nothing left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,13 +19,13 @@ ROWS = 3_000
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Path:
+def history(tmp_path):
     rows = [event("parked", number, f"t{number}", tier=1, delay_ms=10_000) for number in range(ROWS)]
     write(tmp_path / "history", rows)
     return tmp_path / "history"
 
 
-def run(history: Path, output: Path) -> subprocess.Popen[str]:
+def run(history, output):
     """Start a run in a process group of its own."""
     conf = ("--master", "local[2]", "--conf", "spark.driver.memory=1g")
     java = ("--conf", f"spark.driver.extraJavaOptions={STARTS_SOONER}")
@@ -43,7 +39,7 @@ def run(history: Path, output: Path) -> subprocess.Popen[str]:
     )
 
 
-def lines_until(process: subprocess.Popen[str], start: str) -> Iterator[str]:
+def lines_until(process, start):
     """Read what a run prints until a line begins with ``start``."""
     assert process.stderr is not None
     for line in process.stderr:
@@ -62,9 +58,7 @@ def lines_until(process: subprocess.Popen[str], start: str) -> Iterator[str]:
     ],
     ids=["SIGTERM", "SIGINT", "SIGTERM to Java, too"],
 )
-def test_a_signal_ends_a_run_with_one_line_and_leaves_nothing_behind(
-    history: Path, tmp_path: Path, number: signal.Signals, to_all: bool
-) -> None:
+def test_a_signal_ends_a_run_with_one_line_and_leaves_nothing_behind(history, tmp_path, number, to_all):
     output = tmp_path / "output"
     with run(history, output) as process:
         for _line in lines_until(process, "attempts: "):
@@ -80,7 +74,7 @@ def test_a_signal_ends_a_run_with_one_line_and_leaves_nothing_behind(
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_after_it_was_published_keeps_its_tables(history: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_after_it_was_published_keeps_its_tables(history, tmp_path):
     output = tmp_path / "output"
     with run(history, output) as process:
         for _line in lines_until(process, "publish ..."):

@@ -1,18 +1,14 @@
 """URLs of the history in Spark: the folder of the collector, with its keys, which are never shown; small files."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from pyarrow import parquet
-from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics.storage import compaction
 from celery_rmq_delay.analytics.storage.files import Storage, hadoop_configuration
@@ -25,7 +21,7 @@ from tests.support.waiting import SECONDS
 SECRET = "wJalrXUtnFEMI"
 
 
-def test_keys_of_a_url_reach_hadoop_and_a_missing_connector_is_named(spark: SparkSession) -> None:
+def test_keys_of_a_url_reach_hadoop_and_a_missing_connector_is_named(spark):
     with pytest.raises(AnalyticsError) as raised:
         Storage(spark, f"s3://AKIAEXAMPLE:{SECRET}@shop/history?region=eu-west-1&endpoint_override=127.0.0.1:9")
     assert str(raised.value).startswith("s3a://shop/history: Spark has no connector for s3a:// here: add --conf")
@@ -39,13 +35,11 @@ def test_keys_of_a_url_reach_hadoop_and_a_missing_connector_is_named(spark: Spar
     assert not [word for word in java if SECRET in word]
 
 
-def test_files_of_several_days_are_merged_at_the_same_time_and_keep_their_rows(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_several_days_are_merged_at_the_same_time_and_keep_their_rows(spark, tmp_path, monkeypatch):
     both = threading.Barrier(2, timeout=SECONDS)
     really = compaction._write_merged
 
-    def write_merged(*given: Any) -> Any:
+    def write_merged(*given):
         both.wait()
         return really(*given)
 
@@ -67,9 +61,7 @@ def test_files_of_several_days_are_merged_at_the_same_time_and_keep_their_rows(
     assert {each for each, _ in rows} == ids
 
 
-def test_small_files_stay_if_the_disk_is_full_while_they_are_merged(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_files_stay_if_the_disk_is_full_while_they_are_merged(spark, tmp_path, monkeypatch):
     for number in range(compaction.LEAST_FILES):
         write(tmp_path, [event("failed", number, str(number))])
     before = sorted(tmp_path.glob("*/*"))
@@ -79,5 +71,5 @@ def test_small_files_stay_if_the_disk_is_full_while_they_are_merged(
     assert sorted(tmp_path.glob("*/*")) == before
 
 
-def full(*given: Any, **more: Any) -> None:
+def full(*given, **more):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

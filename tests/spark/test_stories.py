@@ -3,11 +3,7 @@
 `test_reference.py` compares all of their columns with a reference, for random histories.
 """
 
-from __future__ import annotations
-
 from typing import Any
-
-from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics.schema import ATTEMPTS, DAY, EPISODES
 from celery_rmq_delay.analytics.tables.attempts import attempts
@@ -118,7 +114,7 @@ STORIES: dict[str, tuple[list[Row], list[tuple[Any, ...]], list[tuple[Any, ...]]
 }
 
 
-def test_attempts_and_failure_episodes_are_as_calculated_by_hand(spark: SparkSession) -> None:
+def test_attempts_and_failure_episodes_are_as_calculated_by_hand(spark):
     events = [{**row, "task_id": name} for name, (some, _, _) in STORIES.items() for row in some]
     made = attempts(frame(spark, events)).to_frame().cache()
     episodes = all_episodes(made)
@@ -136,6 +132,6 @@ def test_attempts_and_failure_episodes_are_as_calculated_by_hand(spark: SparkSes
     assert found == {name: results for name, (_, *results) in STORIES.items()}
 
 
-def test_events_that_are_partitioned_by_task_are_not_moved_again(spark: SparkSession) -> None:
+def test_events_that_are_partitioned_by_task_are_not_moved_again(spark):
     plan: Any = attempts(frame(spark, [event("parked", 0)])).to_frame()._jdf
     assert plan.queryExecution().executedPlan().toString().count("Exchange hashpartitioning") == 1

@@ -1,11 +1,6 @@
 """Synthetic histories in the pipeline: cleaning finds the bad rows and files of their truth."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
-from pathlib import Path
-
-from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics import synth
 from celery_rmq_delay.analytics.storage.readers import read_events
@@ -15,7 +10,7 @@ from celery_rmq_delay.analytics.tables.counts import counted_events
 from tests.support.spark.frames import counted
 
 
-def test_cleaning_finds_the_bad_rows_and_no_others(spark: SparkSession, tmp_path: Path) -> None:
+def test_cleaning_finds_the_bad_rows_and_no_others(spark, tmp_path):
     spec = synth.Spec(attempts=300, days=2, duplicates=0.1, bad_rows=20, bad_files=True)
     counts = synth.write(str(tmp_path), spec)["counts"]
     read = read_events(spark, str(tmp_path))

@@ -1,12 +1,9 @@
 """The definitions of the tables, with figures that can be checked by hand."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from celery_rmq_delay.analytics import tables
@@ -14,13 +11,12 @@ from celery_rmq_delay.analytics.schema import DAY, FAILURE_GROUPS, HOURLY, INCID
 from celery_rmq_delay.analytics.tables.attempts import attempts
 from celery_rmq_delay.analytics.tables.outcomes import failure_groups, hourly, ok_counts, tier_outcomes, wilson
 from tests.support.spark import reference
-from tests.support.spark.frames import NOON, Row, assert_same, at, event, frame, incidents, outage, rows
-from tests.support.spark.machine import SharedSpark
+from tests.support.spark.frames import NOON, assert_same, at, event, frame, incidents, outage, rows
 
 MIDNIGHT = 12 * 3600
 
 
-def test_the_columns_are_those_of_the_schemas(spark: SparkSession) -> None:
+def test_the_columns_are_those_of_the_schemas(spark):
     made = attempts(frame(spark, []))
     counts = made.to_counts()
     for found, schema in (
@@ -34,7 +30,7 @@ def test_the_columns_are_those_of_the_schemas(spark: SparkSession) -> None:
         ]
 
 
-def test_the_interval_of_a_share_is_wilsons(spark: SparkSession) -> None:
+def test_the_interval_of_a_share_is_wilsons(spark):
     low, high = wilson(F.col("good"), F.col("of"))
     found = spark.createDataFrame([(0, 10), (8, 10), (10, 10), (250, 1000)], "good long, of long")
     bounds = [(row.low, row.high) for row in found.select(low.alias("low"), high.alias("high")).collect()]
@@ -43,7 +39,7 @@ def test_the_interval_of_a_share_is_wilsons(spark: SparkSession) -> None:
     assert bounds == [pytest.approx(pair, abs=1e-7) for pair in expected]
 
 
-def test_a_task_that_waits_in_a_tier_again_and_again_counts_once_a_day(spark: SparkSession) -> None:
+def test_a_task_that_waits_in_a_tier_again_and_again_counts_once_a_day(spark):
     wait = {"tier": 2, "delay_ms": 60_000, "exception_type": "Timeout", "runtime_ms": 10}
     events = [event("parked", 61 * number, "endless", attempt=number, **wait) for number in range(800)]
     events += [event("parked", 0, f"t{number}", attempt=1, **wait) for number in range(3)]
@@ -61,7 +57,7 @@ def test_a_task_that_waits_in_a_tier_again_and_again_counts_once_a_day(spark: Sp
 PLAIN, BUSY, LATE, RATES, TWO, ENDLESS = range(0, 60, 10)
 
 
-def stories() -> list[Row]:
+def stories():
     """Return the events of all stories of incidents."""
     down: dict[str, Any] = {"exception_type": "Down", "runtime_ms": 10}
     busy: dict[str, Any] = {"queue": "feeds", "task": "feeds.fetch", "exception_type": "Timeout"}
@@ -95,10 +91,10 @@ def stories() -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def found_incidents(shared_spark: SharedSpark) -> dict[int, list[Row]]:
+def found_incidents(shared_spark):
     """The incidents by the story's day, those with the most excess first."""
 
-    def find(spark: SparkSession) -> list[Row]:
+    def find(spark):
         made = attempts(frame(spark, stories()))
         return rows(incidents(made.to_frame().cache(), made.to_counts().cache()))
 
@@ -107,7 +103,7 @@ def found_incidents(shared_spark: SharedSpark) -> dict[int, list[Row]]:
 
 
 @pytest.mark.slow
-def test_an_incident_is_described_by_the_failures_in_its_scope(found_incidents: dict[int, list[Row]]) -> None:
+def test_an_incident_is_described_by_the_failures_in_its_scope(found_incidents):
     assert found_incidents[PLAIN] == [
         {
             "day": NOON.date(),
@@ -128,7 +124,7 @@ def test_an_incident_is_described_by_the_failures_in_its_scope(found_incidents: 
     ]
 
 
-def test_an_outage_behind_a_busy_queue_is_found_without_that_queue(found_incidents: dict[int, list[Row]]) -> None:
+def test_an_outage_behind_a_busy_queue_is_found_without_that_queue(found_incidents):
     (one,) = found_incidents[BUSY]
     assert (one["queues"], one["tasks"], one["exceptions"]) == (["payments"], ["shop.pay"], ["Down"])
     start = BUSY * 86_400 + 7
@@ -136,16 +132,14 @@ def test_an_outage_behind_a_busy_queue_is_found_without_that_queue(found_inciden
     assert (one["failures"], one["excess"]) == (600, 600)
 
 
-def test_an_incident_that_spans_midnight_belongs_to_the_day_on_which_it_began(
-    found_incidents: dict[int, list[Row]],
-) -> None:
+def test_an_incident_that_spans_midnight_belongs_to_the_day_on_which_it_began(found_incidents):
     (one,) = found_incidents[LATE]
     start = LATE * 86_400 + MIDNIGHT - 1_200
     assert (one["started_at"], one["ended_at"]) == (at(start), at(start + 3_000 - 12))
     assert (one["failures"], found_incidents[LATE + 1]) == (250, [])
 
 
-def test_failures_are_compared_with_the_traffic(found_incidents: dict[int, list[Row]]) -> None:
+def test_failures_are_compared_with_the_traffic(found_incidents):
     (one,) = found_incidents[RATES]
     assert one["started_at"] == at(RATES * 86_400 + 7_200)
     assert one["usual_rate"] == pytest.approx(0.1, abs=0.01)
@@ -153,21 +147,19 @@ def test_failures_are_compared_with_the_traffic(found_incidents: dict[int, list[
     assert one["excess"] == pytest.approx(200 - 38, abs=4)
 
 
-def test_outages_that_share_no_failures_are_two_incidents(found_incidents: dict[int, list[Row]]) -> None:
+def test_outages_that_share_no_failures_are_two_incidents(found_incidents):
     assert [(one["tasks"], one["exceptions"], one["failures"]) for one in found_incidents[TWO]] == [
         (["shop.mail", "shop.pay"], ["Down"], 240),
         (["feeds.fetch"], ["Full"], 120),
     ]
 
 
-def test_one_task_that_is_retried_without_end_is_no_incident(found_incidents: dict[int, list[Row]]) -> None:
+def test_one_task_that_is_retried_without_end_is_no_incident(found_incidents):
     assert not found_incidents[ENDLESS]
 
 
 @pytest.mark.slow
-def test_a_day_of_any_number_of_exceptions_and_fingerprints_has_a_bounded_number_of_series(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_day_of_any_number_of_exceptions_and_fingerprints_has_a_bounded_number_of_series(spark, monkeypatch):
     monkeypatch.setattr(tables.incidents, "MOST_SOURCES", 3)
     monkeypatch.setattr(tables.incidents, "LEAST_OF_FINGERPRINT", 5)
     names = [(f"E{number % 9}", f"f{number}", number * 7) for number in range(81)]
@@ -184,7 +176,7 @@ def test_a_day_of_any_number_of_exceptions_and_fingerprints_has_a_bounded_number
     assert [row["exceptions"] for row in rows(incidents(made, counts))] == [["Down"]]
 
 
-def test_a_comparison_names_the_rows_and_columns_that_differ() -> None:
+def test_a_comparison_names_the_rows_and_columns_that_differ():
     with pytest.raises(AssertionError) as caught:
         assert_same([{"id": 1, "x": 1.0}, {"id": 2, "x": None}], [{"id": 1, "x": 2.0}, {"id": 3, "x": 1.0}], ["id"])
     assert str(caught.value).splitlines()[:4] == [
@@ -195,5 +187,5 @@ def test_a_comparison_names_the_rows_and_columns_that_differ() -> None:
     ]
 
 
-def test_the_references_interval_is_wilsons_too() -> None:
+def test_the_references_interval_is_wilsons_too():
     assert reference.wilson(8, 10) == pytest.approx((0.4901625, 0.9433178), abs=1e-7)

@@ -1,7 +1,5 @@
 """URLs of the collector as Spark opens them: the same folder, and no visible secret."""
 
-from __future__ import annotations
-
 import pytest
 
 from celery_rmq_delay.analytics.storage.addresses import Address, address_of, connector_hint
@@ -31,11 +29,11 @@ BUCKET = "fs.s3a.bucket.shop."
         ("wasbs://shop@account.blob.core.windows.net/history", "wasbs://shop@account.blob.core.windows.net/history"),
     ],
 )
-def test_the_url_for_hadoop_names_the_same_folder(url: str, found: str) -> None:
+def test_the_url_for_hadoop_names_the_same_folder(url, found):
     assert address_of(url) == Address(found)
 
 
-def test_options_in_a_url_of_s3_become_settings_of_its_bucket() -> None:
+def test_options_in_a_url_of_s3_become_settings_of_its_bucket():
     query = "region=eu-west-1&scheme=http&endpoint_override=127.0.0.1:9000&allow_bucket_creation=true"
     found = address_of(f"s3://{KEY}:wJalr%2FXUtnFEMI@shop/history?{query}")
     assert found.url == "s3a://shop/history"
@@ -50,7 +48,7 @@ def test_options_in_a_url_of_s3_become_settings_of_its_bucket() -> None:
     assert KEY not in repr(found)
 
 
-def test_a_key_of_azure_becomes_a_setting_of_its_account() -> None:
+def test_a_key_of_azure_becomes_a_setting_of_its_account():
     found = address_of(f"abfs://shop:{SECRET}%3D@account.dfs.core.windows.net/history")
     assert found.url == "abfs://shop@account.dfs.core.windows.net/history"
     assert found.settings == {"fs.azure.account.key.account.dfs.core.windows.net": f"{SECRET}="}
@@ -73,7 +71,7 @@ def test_a_key_of_azure_becomes_a_setting_of_its_account() -> None:
         (f"s3://{KEY}:{SECRET}[@shop/history", "is not a URL"),
     ],
 )
-def test_options_that_hadoop_does_not_have_are_refused_and_no_secret_is_shown(url: str, error: str) -> None:
+def test_options_that_hadoop_does_not_have_are_refused_and_no_secret_is_shown(url, error):
     with pytest.raises(AnalyticsError) as raised:
         address_of(url)
     assert error in str(raised.value)
@@ -90,7 +88,7 @@ def test_options_that_hadoop_does_not_have_are_refused_and_no_secret_is_shown(ur
         ("oss://shop/h", 'No FileSystem for scheme "oss"', "GROUP:NAME:VERSION"),
     ],
 )
-def test_a_connector_that_is_missing_is_named(url: str, error: str, package: str) -> None:
+def test_a_connector_that_is_missing_is_named(url, error, package):
     hint = connector_hint(url, error, "4.0.1")
     assert hint is not None
     assert hint.endswith(package)
@@ -98,7 +96,7 @@ def test_a_connector_that_is_missing_is_named(url: str, error: str, package: str
 
 
 @corpus("place", ["/srv/h[1]", "file:///srv/a%7Bb%7D", "s3://shop/h*", "hdfs://[::1]:8020/a\\b"])
-def test_a_folder_that_spark_takes_for_a_pattern_is_refused(place: str) -> None:
+def test_a_folder_that_spark_takes_for_a_pattern_is_refused(place):
     with pytest.raises(AnalyticsError, match="which Spark takes for a pattern of names"):
         address_of(place)
     assert address_of("hdfs://[::1]:8020/history").url == "hdfs://[::1]:8020/history"

@@ -1,7 +1,5 @@
 """The commands of the analytics where only the core of the package is installed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -21,13 +19,13 @@ for line in sys.stdin.read().splitlines():
 """
 
 
-def answers(*lines: str) -> list[str]:
+def answers(*lines):
     script = [sys.executable, "-c", WITHOUT_SPARK]
     done = subprocess.run(script, input="\n".join(lines), capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
 
-def test_help_needs_no_spark_and_a_command_without_it_reports_what_to_install() -> None:
+def test_help_needs_no_spark_and_a_command_without_it_reports_what_to_install():
     assert {*cli.DISTRIBUTIONS} - {cli.MIXED, cli.HALF_HARD} == {*NAMED}
     first, *others = answers("--help", *(f"{name} --help" for name in cli.main.commands))
     assert first.startswith("0 Usage: ")

@@ -1,7 +1,5 @@
 """Messages of failed assertions about retries, and a cheap import."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -47,9 +45,7 @@ def test_is_parked_elsewhere(rmq_ladder):
 """
 
 
-def test_failed_assertions_of_a_user_show_the_whole_story(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_assertions_of_a_user_show_the_whole_story(pytester, monkeypatch):
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytester.makepyfile(USERS_TEST)
     # Neither pytest-celery nor Celery's fixtures are required.
@@ -67,15 +63,15 @@ def test_failed_assertions_of_a_user_show_the_whole_story(
             "E * AssertionError: charge was not parked in tier 2 for 30s, found: tier 1 for 10s",
         ]
     )
-    assert "story.py" not in result.stdout.str()  # a failure points at the test
+    assert "testing/story.py" not in result.stdout.str()  # a failure points at the test
 
 
-def waited(*waits: tuple[int | None, float]) -> TaskStory:
+def waited(*waits):
     attempts = [Attempt(number, "q", 0, tier=tier, delay=delay) for number, (tier, delay) in enumerate(waits)]
     return TaskStory("id", "task", attempts, state="RETRY")
 
 
-def test_a_wait_is_found_by_tier_by_delay_and_by_both() -> None:
+def test_a_wait_is_found_by_tier_by_delay_and_by_both():
     story = waited((1, 10), (None, 45.5), (2, 60))
     assert parked(story).number == 0
     assert parked(story, tier=2).number == 2
@@ -93,19 +89,19 @@ def test_a_wait_is_found_by_tier_by_delay_and_by_both() -> None:
         ({"delay": ("11s", "12s")}, "was not parked for 11s to 12s, found: tier 1 for 10s"),
     ],
 )
-def test_a_missing_wait_is_reported_beside_those_that_exist(wanted: dict[str, object], message: str) -> None:
+def test_a_missing_wait_is_reported_beside_those_that_exist(wanted, message):
     with pytest.raises(AssertionError, match=message):
         parked(waited((1, 10), (None, 45)), **wanted)  # type: ignore[arg-type]
 
 
-def test_both_ends_of_a_long_story_are_shown() -> None:
+def test_both_ends_of_a_long_story_are_shown():
     text = str(waited(*[(1, 10)] * 100))
     assert len(text.splitlines()) == 22
     assert "attempt 9 on" in text and "... 80 attempts ..." in text and "attempt 99 on" in text
     assert "attempt 10 on" not in text
 
 
-def test_no_wait_and_success_at_once_are_reported() -> None:
+def test_no_wait_and_success_at_once_are_reported():
     with pytest.raises(AssertionError, match=r"task was not parked, found: none\n\ntask.id. is PENDING\n  no attempt"):
         parked(TaskStory("id", "task"))
     story = TaskStory("id", "task", [Attempt(0, "q", 0, state="SUCCESS")], state="SUCCESS")
@@ -113,7 +109,7 @@ def test_no_wait_and_success_at_once_are_reported() -> None:
         recovered(story)
 
 
-def test_exhausted_compares_reason_and_exception() -> None:
+def test_exhausted_compares_reason_and_exception():
     error = OSError("gone")
     story = TaskStory("id", "task", state="FAILURE", reason="gave_up", exception=error)
     assert exhausted(story, reason="gave_up", exception=OSError) is error
@@ -125,7 +121,7 @@ def test_exhausted_compares_reason_and_exception() -> None:
         exhausted(TaskStory("id", "task"))
 
 
-def test_the_plugin_imports_neither_celery_nor_a_server() -> None:
+def test_the_plugin_imports_neither_celery_nor_a_server():
     code = (
         "import sys, celery_rmq_delay.testing.plugin\n"
         "heavy = [name for name in sys.modules if name.startswith('celery_rmq_delay.testing.')]\n"

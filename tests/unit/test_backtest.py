@@ -1,7 +1,5 @@
 """Advice is tried on the failures of the last days, which it does not know."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from celery_rmq_delay.analytics.estimate.backtest import split

@@ -1,7 +1,5 @@
 """Version and capabilities of the broker, and the pauses between attempts to reach it."""
 
-from __future__ import annotations
-
 from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +22,7 @@ from tests.support.corpus import corpus
         (None, (0, 0, 0)),
     ],
 )
-def test_the_version_is_read_from_the_server_properties(reported: Any, version: tuple[int, int, int]) -> None:
+def test_the_version_is_read_from_the_server_properties(reported, version):
     properties = {} if reported is None else {"version": reported}
     connection: Any = SimpleNamespace(connection=SimpleNamespace(server_properties=properties))
     assert broker_version(connection) == version
@@ -42,12 +40,12 @@ def test_the_version_is_read_from_the_server_properties(reported: Any, version: 
         ((4, 3, 6), True, True, True),
     ],
 )
-def test_capabilities_follow_the_version(version: tuple[int, int, int], reason: bool, keeps: bool, flags: bool) -> None:
+def test_capabilities_follow_the_version(version, reason, keeps, flags):
     found = Capabilities(version)
     assert (found.reports_death_reason, found.keeps_delivery_count, found.flags_returned) == (reason, keeps, flags)
 
 
-def test_pauses_double_up_to_the_longest_and_begin_again_after_a_success() -> None:
+def test_pauses_double_up_to_the_longest_and_begin_again_after_a_success():
     backoff = Backoff(first=0.5, longest=3.0)
     assert [each.pause() for each in repeat(backoff, 5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
     backoff.reset()

@@ -1,7 +1,5 @@
 """Where success depends on the number of attempts and not on time, no advice loses recoveries."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import numpy as np

@@ -1,12 +1,9 @@
 """Routing of calls with a delay, without a broker."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from celery import Celery
 from hypothesis import given
 from hypothesis import strategies as st
 from kombu import Exchange, Queue
@@ -26,7 +23,7 @@ ORDERS = Exchange("orders", "topic")
 NEWS = Exchange("news", "fanout")
 
 
-def make_app(**settings: Any) -> Celery:
+def make_app(**settings):
     queues = [
         Queue("shop", Exchange("")),
         Queue("audit", ORDERS, "orders.#"),
@@ -46,11 +43,11 @@ def make_app(**settings: Any) -> Celery:
     return app
 
 
-def do_nothing() -> None:
+def do_nothing():
     """Do nothing."""
 
 
-def send_task(app: Celery) -> SendTask:
+def send_task(app):
     found: Any = app.send_task
     assert isinstance(found, SendTask)
     return found
@@ -78,11 +75,11 @@ def send_task(app: Celery) -> SendTask:
         ("call", {"queue": "all"}, None),
     ],
 )
-def test_a_call_is_sent_to_the_only_queue_of_its_route(task: str, options: dict[str, Any], queue: str | None) -> None:
+def test_a_call_is_sent_to_the_only_queue_of_its_route(task, options, queue):
     assert send_task(make_app())._destination(task, (), {}, options) == queue
 
 
-def test_a_retry_of_a_message_with_an_exact_delay_goes_back_to_its_queue() -> None:
+def test_a_retry_of_a_message_with_an_exact_delay_goes_back_to_its_queue():
     send, headers = send_task(make_app(exact_for="all")), {DUE: 1, TO: "mail"}
     for exchange in ("rmq_delay.levels.1s.classic.deliver", "rmq_delay.arrive", ""):
         options = {"exchange": exchange, "routing_key": "mail.1.0.1", "headers": headers}
@@ -90,7 +87,7 @@ def test_a_retry_of_a_message_with_an_exact_delay_goes_back_to_its_queue() -> No
     assert send._destination("plain", (), {}, {"headers": headers, "queue": "shop"}) == "shop"
 
 
-def test_a_routing_key_alone_uses_the_exchange_of_the_default_queue() -> None:
+def test_a_routing_key_alone_uses_the_exchange_of_the_default_queue():
     queues = [Queue("default", ORDERS, "task.#"), Queue("feed", ORDERS, "feed.#")]
     app = app_of(task_queues=queues, task_default_queue="default")
     app.task(base=RetryableTask, name="call", shared=False)(do_nothing)
@@ -100,7 +97,7 @@ def test_a_routing_key_alone_uses_the_exchange_of_the_default_queue() -> None:
     assert send._destination("call", (), {}, {"routing_key": "feed.import", "queue": "default"}) == "default"
 
 
-def test_a_router_with_changing_answers_is_called_once() -> None:
+def test_a_router_with_changing_answers_is_called_once():
     app, answers = make_app(), iter(["mail", "audit"])
     app.conf.task_routes = (lambda name, *_, **__: {"queue": next(answers)},)
     app.amqp.flush_routes()
@@ -110,13 +107,13 @@ def test_a_router_with_changing_answers_is_called_once() -> None:
     assert options["queue"].name == "mail"
 
 
-def test_only_retryable_tasks_are_held_unless_exact_for_is_all() -> None:
+def test_only_retryable_tasks_are_held_unless_exact_for_is_all():
     app, every = make_app(), make_app(exact_for="all")
     assert [send_task(app)._holds(name, {}) for name in ("call", "plain", "unknown")] == [True, False, False]
     assert [send_task(every)._holds(name, {}) for name in ("call", "plain", "unknown")] == [True, True, True]
 
 
-def test_an_app_on_another_transport_keeps_celerys_own_countdown() -> None:
+def test_an_app_on_another_transport_keeps_celerys_own_countdown():
     app = make_app()
     app.conf.broker_url = "memory://"
     assert not send_task(app)._holds("call", {})
@@ -126,11 +123,11 @@ def test_an_app_on_another_transport_keeps_celerys_own_countdown() -> None:
     pattern=st.lists(st.sampled_from(["*", "#", "a", "b", "a+", ""]), min_size=1, max_size=5).map(".".join),
     key=st.lists(st.sampled_from(["a", "b", "a+", ""]), min_size=1, max_size=5).map(".".join),
 )
-def test_a_topic_queue_matches_the_keys_that_rabbitmq_would_route_to_it(pattern: str, key: str) -> None:
+def test_a_topic_queue_matches_the_keys_that_rabbitmq_would_route_to_it(pattern, key):
     assert takes(Queue("q", ORDERS, pattern), "orders", key) == matches(pattern, key)
 
 
-def test_a_queue_matches_if_any_of_its_bindings_matches() -> None:
+def test_a_queue_matches_if_any_of_its_bindings_matches():
     from kombu import binding
 
     queue = Queue("q", bindings=[binding(ORDERS, "a"), binding(NEWS)])
@@ -138,7 +135,7 @@ def test_a_queue_matches_if_any_of_its_bindings_matches() -> None:
 
 
 @corpus("enable_utc, hour", [(True, 12), (False, 11)])
-def test_an_eta_without_a_time_zone_is_read_as_celery_reads_it(enable_utc: bool, hour: int) -> None:
+def test_an_eta_without_a_time_zone_is_read_as_celery_reads_it(enable_utc, hour):
     app = make_app()
     app.conf.update(timezone="Europe/Berlin", enable_utc=enable_utc)
     assert aware_eta(app, datetime(2026, 1, 1, 12)).astimezone(timezone.utc).hour == hour
@@ -146,14 +143,14 @@ def test_an_eta_without_a_time_zone_is_read_as_celery_reads_it(enable_utc: bool,
 
 
 @corpus("eta", ["tomorrow", 5, 1.5, object(), datetime(9999, 12, 31, 23, 59, 59)])
-def test_an_invalid_eta_is_an_error_that_shows_the_value(eta: object) -> None:
+def test_an_invalid_eta_is_an_error_that_shows_the_value(eta):
     app = make_app()
     app.conf.timezone = "Europe/Berlin"
     with pytest.raises(DelayError, match="eta: found"):
         aware_eta(app, eta)
 
 
-def test_exact_for_all_keeps_celerys_own_delay_queues_out_of_the_worker() -> None:
+def test_exact_for_all_keeps_celerys_own_delay_queues_out_of_the_worker():
     from celery_rmq_delay.worker.consumer import ConsumerWithoutNativeDelay
 
     app = make_app(exact_for="all")
@@ -163,7 +160,7 @@ def test_exact_for_all_keeps_celerys_own_delay_queues_out_of_the_worker() -> Non
     assert make_app().conf.worker_consumer == "celery.worker.consumer:Consumer"
 
 
-def test_exact_for_all_does_not_replace_a_consumer_of_the_users() -> None:
+def test_exact_for_all_does_not_replace_a_consumer_of_the_users():
     app = bare_app({"exact_for": "all"}, worker_consumer=f"{__name__}:Own")
     with pytest.raises(SettingsError, match=r"exact_for: found 'all'. This turns off Celery's native delayed delivery"):
         celery_rmq_delay.install(app)

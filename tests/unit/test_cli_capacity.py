@@ -1,11 +1,6 @@
 """``rmq-delay capacity`` as a user types it; there is no broker."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
-from celery import Celery
 from kombu import Queue
 
 from celery_rmq_delay.operations.capacity import CONSTANTS, VERSIONS
@@ -16,21 +11,21 @@ from tests.support.corpus import corpus
 LOAD = ("--rate", "5000/s", "--failure-rate", "0.02")
 
 
-def shop(**settings: Any) -> Celery:
+def shop(**settings):
     queues = [Queue("celery"), Queue("mails", queue_arguments={"x-queue-type": "quorum"})]
     rmq_delay = {"tiers": ["10s", "1m"], "queues": {"mails": {"tiers": ["5m"]}, "logs": False}, **settings}
     return app_of(rmq_delay, task_queues=queues)
 
 
-def run(*arguments: str, code: int = 0, app: Celery | None = None) -> str:
+def run(*arguments, code=0, app=None):
     return commands.run(app or shop(), "capacity", *arguments, code=code).output
 
 
-def data(*arguments: str, code: int = 0, app: Celery | None = None) -> Any:
+def data(*arguments, code=0, app=None):
     return commands.data(app or shop(), "capacity", *LOAD, *arguments, code=code)
 
 
-def test_the_ladder_of_the_app_is_counted_by_littles_law() -> None:
+def test_the_ladder_of_the_app_is_counted_by_littles_law():
     found = data()
     assert [(tier["delay_ms"], tier["parked"]) for tier in found["tiers"]] == [
         (10_000, pytest.approx(1000)),
@@ -41,14 +36,14 @@ def test_the_ladder_of_the_app_is_counted_by_littles_law() -> None:
     assert found["objects"]["ladders"]["queues"] == 5
 
 
-def test_another_origin_queue_has_its_own_ladder_and_type() -> None:
+def test_another_origin_queue_has_its_own_ladder_and_type():
     found = data("--queue", "mails")
     assert [tier["delay_ms"] for tier in found["tiers"]] == [300_000]
     assert found["workload"]["queue_type"] == "quorum"
     assert "exclude this queue" in run(*LOAD, "--queue", "logs", code=2)
 
 
-def test_options_change_the_ladder() -> None:
+def test_options_change_the_ladder():
     ladder = data("--tiers", "1s, 2s,3s", "--jitter", "0.2", "--lanes", "3", "--repeat-last")["workload"]["ladder"]
     assert ladder == {"tiers_ms": [1000, 2000, 3000], "jitter": 0.2, "lanes": 3, "repeat_last": True}
     assert data("--jitter", "0.1")["workload"]["ladder"]["lanes"] == 5
@@ -58,13 +53,13 @@ def test_options_change_the_ladder() -> None:
     assert "add --jitter" in run(*LOAD, "--lanes", "4", code=2)
 
 
-def test_with_tiers_the_app_needs_no_delay_queues() -> None:
+def test_with_tiers_the_app_needs_no_delay_queues():
     bare = bare_app()
     assert data("--tiers", "1m", app=bare)["parked"] == pytest.approx(6000)
     assert "install(app)" in run(*LOAD, code=1, app=bare)
 
 
-def test_an_outage_is_shown_by_tier_and_in_words() -> None:
+def test_an_outage_is_shown_by_tier_and_in_words():
     found = data("--outage", "10m", code=1)
     assert found["outage"]["parked"] == pytest.approx(sum(tier["parked_outage"] for tier in found["tiers"]))
     words = run(*LOAD, "--outage", "10m", code=1)
@@ -73,7 +68,7 @@ def test_an_outage_is_shown_by_tier_and_in_words() -> None:
     assert "an outage of 10m: 350,000 parked at its end (312 times the usual)" in words
 
 
-def test_people_see_tables_and_every_constant_with_its_source_if_they_ask() -> None:
+def test_people_see_tables_and_every_constant_with_its_source_if_they_ask():
     load = (*LOAD, "--size", "2KiB", "--queue-type", "quorum", "--rabbitmq", "4.0")
     words = run(*load)
     assert "5,000 tasks/s of 2 KiB, 2 % of the attempts fail, 1 origin queue, quorum, 3 copies on 3 nodes" in words
@@ -89,7 +84,7 @@ def test_people_see_tables_and_every_constant_with_its_source_if_they_ask() -> N
     assert words.rstrip().endswith("measured: python -m benchmarks broker_memory --rabbitmq 4.0")
 
 
-def test_tasks_with_a_countdown_wait_in_levels() -> None:
+def test_tasks_with_a_countdown_wait_in_levels():
     arguments = ("--countdown-rate", "100/s", "--countdown", "1h")
     found = data(*arguments)
     assert found["delayed"] == pytest.approx(360_000)
@@ -101,14 +96,14 @@ def test_tasks_with_a_countdown_wait_in_levels() -> None:
 
 
 @corpus("version", VERSIONS)
-def test_json_has_the_constants_of_the_version(version: str) -> None:
+def test_json_has_the_constants_of_the_version(version):
     found = data("--rabbitmq", version)
     assert {each["name"]: each["value"] for each in found["constants"]} == {
         each.name: each.of(version) for each in CONSTANTS
     }
 
 
-def test_a_warning_is_printed_and_is_exit_code_1() -> None:
+def test_a_warning_is_printed_and_is_exit_code_1():
     words = run(*LOAD, "--node-memory", "128MiB", code=1)
     assert "warning: Memory: a node would use" in words
     assert data("--node-memory", "128MiB", code=1)["warnings"]
@@ -128,5 +123,5 @@ def test_a_warning_is_printed_and_is_exit_code_1() -> None:
         (("--rate", "1/s", "--failure-rate", "1", "--repeat-last"), "unbounded"),
     ],
 )
-def test_values_that_cannot_be_computed_are_wrong_options(arguments: tuple[str, ...], words: str) -> None:
+def test_values_that_cannot_be_computed_are_wrong_options(arguments, words):
     assert words in run(*arguments, code=2)

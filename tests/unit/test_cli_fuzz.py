@@ -1,14 +1,10 @@
 """Invalid arguments: every command ends with an exit code and a message, never with a traceback."""
 
-from __future__ import annotations
-
 import socket
-from collections.abc import Iterator
 from itertools import chain
 
 import click
 import pytest
-from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given
@@ -20,7 +16,7 @@ from tests.support.apps import app_of
 from tests.support.examples import examples
 
 
-def commands(group: click.Group, *before: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def commands(group, *before):
     for name, command in sorted(group.commands.items()):
         if isinstance(command, click.Group):
             yield from commands(command, *before, name)
@@ -32,7 +28,7 @@ COMMANDS = list(commands(rmq_delay))
 
 
 @pytest.fixture(scope="module")
-def app() -> Iterator[Celery]:
+def app():
     """An app whose broker accepts no connection."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -40,7 +36,7 @@ def app() -> Iterator[Celery]:
         yield app_of(broker=f"amqp://ann:hunter2@127.0.0.1:{port}//", task_default_queue="shop")
 
 
-def invoke(app: Celery, *arguments: str) -> str:
+def invoke(app, *arguments):
     """Run a command; return its output."""
     context = CLIContext(app, no_color=True, workdir=None)
     result = CliRunner().invoke(rmq_delay, arguments, obj=context, input="n\n")
@@ -51,7 +47,7 @@ def invoke(app: Celery, *arguments: str) -> str:
     return result.output
 
 
-def arguments(command: click.Command) -> st.SearchStrategy[list[str]]:
+def arguments(command):
     """Return lists of options of a command with values of any kind, and of texts that are no options."""
     words = hostile.texts | st.sampled_from(
         ["1", "-1", "0", "10s", "1/s", "2%", "shop", "all", "levels", "1e309", "10GiB"]
@@ -63,12 +59,10 @@ def arguments(command: click.Command) -> st.SearchStrategy[list[str]]:
 
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[" ".join(name) for name, _ in COMMANDS])
-def test_every_command_takes_or_refuses_its_arguments(
-    app: Celery, name: tuple[str, ...], command: click.Command
-) -> None:
+def test_every_command_takes_or_refuses_its_arguments(app, name, command):
     @examples(0.25, suppress_health_check=list(HealthCheck))
     @given(arguments(command))
-    def run(given_arguments: list[str]) -> None:
+    def run(given_arguments):
         # The operating system cannot pass such texts to a process.
         usable = [each.replace("\0", "").encode("utf-8", "replace").decode() for each in given_arguments]
         if "--help" not in usable:
@@ -83,6 +77,6 @@ quantities = hostile.texts | st.sampled_from(
 
 
 @given(quantities, quantities, quantities, quantities)
-def test_no_load_is_too_strange_for_an_estimate(app: Celery, rate: str, share: str, size: str, outage: str) -> None:
+def test_no_load_is_too_strange_for_an_estimate(app, rate, share, size, outage):
     given_ones = [f"--rate={rate}", f"--failure-rate={share}", f"--size={size}", f"--outage={outage}"]
     invoke(app, "capacity", *given_ones)

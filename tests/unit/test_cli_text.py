@@ -1,7 +1,5 @@
 """Output of commands, without a broker."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -29,7 +27,7 @@ from celery_rmq_delay.tables import table
 EXHAUSTED = ExhaustedMessage("a", "shop.charge", "payments", "gave_up", "ValueError", "no", 2, None, 10)
 
 
-def test_columns_are_as_wide_as_their_widest_cell_and_numbers_are_aligned_right() -> None:
+def test_columns_are_as_wide_as_their_widest_cell_and_numbers_are_aligned_right():
     assert table(("NAME", "COUNT"), [("a", 1), ("longer", 100), (None, None)]).splitlines() == [
         "NAME    COUNT",
         "a           1",
@@ -40,24 +38,24 @@ def test_columns_are_as_wide_as_their_widest_cell_and_numbers_are_aligned_right(
 
 
 @given(st.lists(st.tuples(st.text(), st.integers(), st.none() | st.text()), max_size=5))
-def test_a_row_is_one_line_with_any_content(rows: list[tuple[str, int, str | None]]) -> None:
+def test_a_row_is_one_line_with_any_content(rows):
     assert len(table(("A", "B", "C"), rows).split("\n")) == len(rows) + 1
 
 
-def test_a_ladder_reads_as_its_delays() -> None:
+def test_a_ladder_reads_as_its_delays():
     assert ladder_text(Ladder((10_000, 5_400_000))) == "10s 1h30m"
     assert ladder_text(Ladder((10_000,), 0.2, 5, True)) == "10s ±20% and again"
     assert ladder_text(None) == "none"
 
 
-def test_a_change_of_the_type_alone_can_be_seen_in_the_ladders() -> None:
+def test_a_change_of_the_type_alone_can_be_seen_in_the_ladders():
     before, after = Ladder((10_000,)), Ladder((10_000,), queue_type="quorum")
     assert ladder_change(before, after) == ("10s (classic)", "10s (quorum)")
     assert ladder_change(before, Ladder((20_000,))) == ("10s", "20s")
     assert ladder_change(None, after) == ("none", "10s")
 
 
-def test_a_plan_marks_created_replaced_and_conflicting_objects() -> None:
+def test_a_plan_marks_created_replaced_and_conflicting_objects():
     found = Pending(
         "payments",
         create=(Drift("queue", "payments.retry.1.10s", "missing"),),
@@ -81,7 +79,7 @@ def test_a_plan_marks_created_replaced_and_conflicting_objects() -> None:
     ]
 
 
-def test_a_state_shows_due_times_bounds_and_remarks() -> None:
+def test_a_state_shows_due_times_bounds_and_remarks():
     due = datetime(2026, 11, 20, 18, 30, tzinfo=timezone.utc)
     tiers = (
         TierStatus(1, 10_000, 3, due, 10_000, retired=False),
@@ -99,7 +97,7 @@ def test_a_state_shows_due_times_bounds_and_remarks() -> None:
     ]
 
 
-def test_messages_held_by_a_native_queue_are_shown_as_the_management_api_reports_them() -> None:
+def test_messages_held_by_a_native_queue_are_shown_as_the_management_api_reports_them():
     due = datetime(2026, 11, 20, 18, 30, tzinfo=timezone.utc)
     queues = (
         QueueStatus("mails", "quorum", 0, 0, (), "native"),
@@ -115,7 +113,7 @@ def test_messages_held_by_a_native_queue_are_shown_as_the_management_api_reports
     ]
 
 
-def test_a_long_message_is_cut_and_a_broken_one_stays_on_its_line() -> None:
+def test_a_long_message_is_cut_and_a_broken_one_stays_on_its_line():
     messages = [replace(EXHAUSTED, message=each) for each in ("x" * 500, "a\nb\tc")]
     text = exhausted_text(Outcome(messages, complete=True))
     assert [len(line) < 200 for line in text.splitlines()] == [True] * 3
@@ -123,7 +121,7 @@ def test_a_long_message_is_cut_and_a_broken_one_stays_on_its_line() -> None:
     assert exhausted_text(Outcome(seen=7)).endswith("Inspected only the first 7 messages; there may be more.")
 
 
-def test_each_message_is_listed_with_its_outcome() -> None:
+def test_each_message_is_listed_with_its_outcome():
     outcome = Outcome([EXHAUSTED], [Failure(replace(EXHAUSTED, task_id="b"), "full")], ["c"], complete=True)
     assert acted_text(outcome, "requeued").splitlines() == [
         "requeued a (shop.charge)",
@@ -132,13 +130,13 @@ def test_each_message_is_listed_with_its_outcome() -> None:
     ]
 
 
-def test_a_finding_is_printed_above_its_fix() -> None:
+def test_a_finding_is_printed_above_its_fix():
     found = Finding("missing", "error", "payments", "Gone.", "Apply.")
     assert findings_text([found]) == "error: payments: Gone.\n    -> Apply."
     assert findings_text([]) == "No problems found."
 
 
-def test_an_uninstall_shows_counts_and_the_first_names_of_what_is_left_unless_it_is_verbose() -> None:
+def test_an_uninstall_shows_counts_and_the_first_names_of_what_is_left_unless_it_is_verbose():
     names = [f"q{number}" for number in range(100)]
     report = Report(verified=True)
     report.deleted += [Deleted("queue", name) for name in names]

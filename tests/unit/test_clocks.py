@@ -1,7 +1,5 @@
 """Workers whose clocks differ: retries that ended before their delay can have passed show it."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 
 import numpy as np

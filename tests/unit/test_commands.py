@@ -1,16 +1,12 @@
 """The commands that texts name: with the app that the reader has to name, and what they print without one."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import click
-import pytest
 from celery import Celery
 from celery.bin.base import CLIContext
 
@@ -24,7 +20,7 @@ from tests.support.corpus import corpus
 PACKAGE = Path(celery_rmq_delay.__file__).parent
 
 
-def made(name: str | None = "shop") -> Celery:
+def made(name="shop"):
     app = Celery(name, set_as_current=False)
     install(app)
     return app
@@ -42,9 +38,7 @@ def made(name: str | None = "shop") -> Celery:
         ("till", None, "shop"),
     ],
 )
-def test_a_text_names_the_app_by_the_module_that_has_it(
-    monkeypatch: pytest.MonkeyPatch, module: str, attribute: str | None, named: str
-) -> None:
+def test_a_text_names_the_app_by_the_module_that_has_it(monkeypatch, module, attribute, named):
     app, parts = made(), module.split(".")
     for number in range(1, len(parts) + 1):
         name = ".".join(parts[:number])
@@ -60,7 +54,7 @@ def test_a_text_names_the_app_by_the_module_that_has_it(
     assert command("apply", app) == f"celery -A {named} rmq-delay apply"
 
 
-def test_a_text_without_an_app_names_the_only_one_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_without_an_app_names_the_only_one_of_the_process(monkeypatch):
     monkeypatch.setattr(commands, "_NAMES", type(commands._NAMES)())
     assert command("apply") == "celery -A proj rmq-delay apply", "no app has delay queues"
     first = made("first")
@@ -73,13 +67,13 @@ def test_a_text_without_an_app_names_the_only_one_of_the_process(monkeypatch: py
     assert command("apply", made(None)) == "celery -A proj rmq-delay apply"
 
 
-def test_a_text_of_a_celery_command_repeats_its_option_a() -> None:
+def test_a_text_of_a_celery_command_repeats_its_option_a():
     app, other = made(), made("other")
 
     @click.command()
     @click.option("-A", "--app")
     @click.pass_context
-    def celery(ctx: click.Context, **_given: Any) -> None:
+    def celery(ctx, **_given):
         ctx.obj = CLIContext(app, no_color=True, workdir=None)
         with click.Context(rmq_delay, parent=ctx):
             assert command("plan") == "celery -A deep.in.shop rmq-delay plan"
@@ -89,7 +83,7 @@ def test_a_text_of_a_celery_command_repeats_its_option_a() -> None:
     celery(["-A", "deep.in.shop"], standalone_mode=False)
 
 
-def test_no_text_of_the_package_names_an_app_of_its_own() -> None:
+def test_no_text_of_the_package_names_an_app_of_its_own():
     found = []
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text())
@@ -129,7 +123,7 @@ COMPLETE = {
 }
 
 
-def test_every_command_without_an_app_reports_that_option_a_is_missing() -> None:
+def test_every_command_without_an_app_reports_that_option_a_is_missing():
     names = [name for name, _command in all_commands(rmq_delay)]
     assert len(names) == 16
     typed = "\n".join(f"{name} {COMPLETE.get(name, '')}".strip() for name in names)

@@ -1,7 +1,5 @@
 """Settings: valid ones are typed, an invalid one is one error with setting, value and hint."""
 
-from __future__ import annotations
-
 import math
 from datetime import timedelta
 from types import SimpleNamespace
@@ -17,7 +15,7 @@ from celery_rmq_delay.settings.values import check_max_retries, check_queue_name
 from tests.support.corpus import corpus
 
 
-def test_without_settings_everything_has_a_default() -> None:
+def test_without_settings_everything_has_a_default():
     assert parse_settings(None) == parse_settings({})
     settings = parse_settings({})
     assert settings.default.ladder == Ladder((10_000, 60_000, 600_000, 3_600_000))
@@ -27,7 +25,7 @@ def test_without_settings_everything_has_a_default() -> None:
     assert settings.for_queue("any") is settings.default
 
 
-def test_the_example_of_the_readme() -> None:
+def test_the_example_of_the_readme():
     settings = parse_settings(
         {
             "tiers": ["10s", 60, timedelta(minutes=10), "1h"],
@@ -41,7 +39,7 @@ def test_the_example_of_the_readme() -> None:
     assert settings.uses_jitter
 
 
-def test_a_queue_inherits_the_settings_that_it_does_not_set() -> None:
+def test_a_queue_inherits_the_settings_that_it_does_not_set():
     settings = parse_settings(
         {
             "tiers": ["1s"],
@@ -61,14 +59,14 @@ def test_a_queue_inherits_the_settings_that_it_does_not_set() -> None:
 
 
 @corpus("left_alone", [False, None])
-def test_a_queue_with_any_name_can_be_left_alone(left_alone: Any) -> None:
+def test_a_queue_with_any_name_can_be_left_alone(left_alone):
     long = "x" * 255
     settings = parse_settings({"queues": {"theirs": left_alone, long: left_alone, "a.quarantine": left_alone}})
     assert settings.for_queue("theirs") is None
     assert settings.for_queue(long) is None
 
 
-def test_the_exhausted_queue_follows_the_prefix() -> None:
+def test_the_exhausted_queue_follows_the_prefix():
     assert parse_settings({"prefix": "p"}).exhausted_queue == "p.exhausted"
     assert parse_settings({"prefix": "p", "exhausted_queue": "dead"}).exhausted_queue == "dead"
 
@@ -143,7 +141,7 @@ WRONG: list[tuple[Any, str, str]] = [
 
 
 @corpus("raw, setting, hint", WRONG)
-def test_a_wrong_setting_is_one_error_that_names_setting_value_and_fix(raw: Any, setting: str, hint: str) -> None:
+def test_a_wrong_setting_is_one_error_that_names_setting_value_and_fix(raw, setting, hint):
     with pytest.raises(SettingsError) as caught:
         parse_settings(raw)
     assert caught.value.setting == setting
@@ -152,7 +150,7 @@ def test_a_wrong_setting_is_one_error_that_names_setting_value_and_fix(raw: Any,
     assert isinstance(caught.value, RmqDelayError)
 
 
-def test_the_error_names_the_setting_as_the_user_wrote_it() -> None:
+def test_the_error_names_the_setting_as_the_user_wrote_it():
     with pytest.raises(SettingsError, match=r"^CELERY_RMQ_DELAY\.queues\['a'\]\.tiers\[0\]: found 'x'"):
         parse_settings({"queues": {"a": {"tiers": ["x"]}}}, "CELERY_RMQ_DELAY")
     with pytest.raises(SettingsError, match=r"^CELERY_RMQ_DELAY\.lanes: "):
@@ -162,11 +160,11 @@ def test_the_error_names_the_setting_as_the_user_wrote_it() -> None:
 # -- tasks -------------------------------------------------------------------------------------------------------------
 
 
-def task(**attributes: Any) -> SimpleNamespace:
+def task(**attributes):
     return SimpleNamespace(name="shop.ping", **attributes)
 
 
-def test_a_task_has_its_own_tiers_with_the_jitter_of_the_queue() -> None:
+def test_a_task_has_its_own_tiers_with_the_jitter_of_the_queue():
     settings = parse_settings({"jitter": 0.2, "lanes": 3, "queues": {"theirs": False}})
     assert settings.task_ladder("q", task(tiers=["1s", 2])) == Ladder((1000, 2000), 0.2, 3)
     assert settings.task_ladder("q", task()) is None
@@ -174,14 +172,14 @@ def test_a_task_has_its_own_tiers_with_the_jitter_of_the_queue() -> None:
 
 
 @corpus("tiers, hint", [("1s", "Write a list"), ([], "at least one"), (["x"], "not a delay"), ([YEARS], "longest TTL")])
-def test_wrong_tiers_of_a_task_are_an_error_that_names_the_task(tiers: Any, hint: str) -> None:
+def test_wrong_tiers_of_a_task_are_an_error_that_names_the_task(tiers, hint):
     settings = parse_settings({"jitter": 0.2})
     with pytest.raises(SettingsError, match=r"^tiers of task shop\.ping") as caught:
         settings.task_ladder("q", task(tiers=tiers))
     assert hint in caught.value.hint
 
 
-def test_more_retries_than_tiers_are_an_error_unless_the_last_tier_repeats() -> None:
+def test_more_retries_than_tiers_are_an_error_unless_the_last_tier_repeats():
     ladder = Ladder((1000, 2000))
     check_max_retries(0, ladder, "t")
     check_max_retries(2, ladder, "t")
@@ -191,13 +189,13 @@ def test_more_retries_than_tiers_are_an_error_unless_the_last_tier_repeats() -> 
 
 
 @corpus("value", ["1", 0.5, True])
-def test_max_retries_is_a_whole_number_or_none(value: Any) -> None:
+def test_max_retries_is_a_whole_number_or_none(value):
     for ladder in (Ladder((1000,)), Ladder((1000,), repeat_last=True)):
         with pytest.raises(SettingsError, match=rf"max_retries of task t: found {value!r}\. Write a whole number"):
             check_max_retries(value, ladder, "t")
 
 
-def test_the_longest_derived_name_of_a_queue_is_checked() -> None:
+def test_the_longest_derived_name_of_a_queue_is_checked():
     """`rmq_delay.<queue>.ladder.<8 digits>.1000.lane0` has 37 bytes beside the queue's own name."""
     settings = parse_settings({})
     check_queue_name(settings, "x" * (255 - 37))
@@ -205,7 +203,7 @@ def test_the_longest_derived_name_of_a_queue_is_checked() -> None:
         check_queue_name(settings, "x" * (256 - 37))
 
 
-def test_names_of_a_tasks_own_tiers_count_too() -> None:
+def test_names_of_a_tasks_own_tiers_count_too():
     """`<queue>.retry.1.364d23h59m59.999s.quorum@p` has 35 bytes beside the queue's own name."""
     settings, own = parse_settings({"prefix": "p"}), Ladder((31_535_999_999,))
     check_queue_name(settings, "x" * (256 - 35))
@@ -214,7 +212,7 @@ def test_names_of_a_tasks_own_tiers_count_too() -> None:
         check_queue_name(settings, "x" * (256 - 35), tasks=[None, own])
 
 
-def test_a_management_url_is_kept_and_its_credentials_are_never_shown() -> None:
+def test_a_management_url_is_kept_and_its_credentials_are_never_shown():
     url = "https://admin:hidden@rabbit.example:15671/path"
     settings = parse_settings({"management_url": url})
     assert settings.management_url == url

@@ -1,9 +1,6 @@
 """Broadcasts about an adoption in a worker."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,7 +12,7 @@ from tests.support.apps import app_of
 
 
 @pytest.fixture
-def state() -> Any:
+def state():
     """The state of a worker that consumes the queue ``shop``, which has other arguments."""
     app = app_of()
     delay = state_of(app)
@@ -27,12 +24,12 @@ def state() -> Any:
     return SimpleNamespace(consumer=consumer)
 
 
-def broadcast(state: Any, generation: int, *, in_force: bool, queue: str = "shop") -> dict[str, Any]:
+def broadcast(state, generation, *, in_force, queue="shop"):
     adoption = Adoption(in_force, generation, "quorum", policy="rmq_delay.shop")
     return adoption_changed(state, queue, adoption.to_json())
 
 
-def test_a_worker_rejects_after_an_adoption_and_forwards_after_its_undo(state: Any) -> None:
+def test_a_worker_rejects_after_an_adoption_and_forwards_after_its_undo(state):
     worker = state.consumer.rmq_delay.settling
     assert not worker.dead_letters("shop")
     answer = broadcast(state, 1, in_force=True)
@@ -43,16 +40,16 @@ def test_a_worker_rejects_after_an_adoption_and_forwards_after_its_undo(state: A
     assert worker.delay.is_quorum("shop")
 
 
-def test_an_old_broadcast_does_not_undo_a_newer_record(state: Any) -> None:
+def test_an_old_broadcast_does_not_undo_a_newer_record(state):
     broadcast(state, 3, in_force=False)
     answer = broadcast(state, 2, in_force=True)
     assert (answer["rejects"], answer["generation"]) == (False, 3)
 
 
-def test_a_broadcast_of_another_version_changes_nothing(state: Any) -> None:
+def test_a_broadcast_of_another_version_changes_nothing(state):
     assert adoption_changed(state, "shop", {"of": "a later version"})["rejects"] is False
 
 
-def test_a_worker_that_does_not_consume_the_queue_replies_so(state: Any) -> None:
+def test_a_worker_that_does_not_consume_the_queue_replies_so(state):
     assert broadcast(state, 1, in_force=True, queue="other")["consumes"] is False
     assert adoption_changed(SimpleNamespace(consumer=SimpleNamespace()), "shop", {})["consumes"] is False

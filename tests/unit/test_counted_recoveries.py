@@ -1,7 +1,5 @@
 """No advice loses recoveries that the history counts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,19 +1,17 @@
 """The crash guard's decisions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from celery_rmq_delay.amqp.capabilities import Capabilities
 from celery_rmq_delay.headers import CRASHES
 from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.retry.decision import Action, Arrival, Place, arrive, crashes, was_interrupted
+from celery_rmq_delay.retry.decision import Action, Place, arrive, crashes, was_interrupted
 from tests.support.corpus import corpus
 
 OLD, V40, V43 = Capabilities((3, 10, 8)), Capabilities((4, 0, 5)), Capabilities((4, 3, 6))
 
 
-def rejected(times: int, delivery_count: Any = None) -> dict[str, Any]:
+def rejected(times, delivery_count=None):
     headers: dict[str, Any] = {"x-death": [{"queue": "q", "reason": "rejected", "count": times}]} if times else {}
     return headers if delivery_count is None else {**headers, "x-delivery-count": delivery_count}
 
@@ -45,24 +43,22 @@ def rejected(times: int, delivery_count: Any = None) -> dict[str, Any]:
         (V43, True, rejected(1, 1) | {"x-acquired-count": 2}, True),
     ],
 )
-def test_interruptions_are_distinguished_from_retries(
-    broker: Capabilities, quorum: bool, headers: dict[str, Any], interrupted: bool
-) -> None:
+def test_interruptions_are_distinguished_from_retries(broker, quorum, headers, interrupted):
     assert was_interrupted(headers, redelivered=True, quorum=quorum, broker=broker) is interrupted
 
 
 @corpus("value, known", [(2, 2), (0, 0), (-1, 0), ("3", 0), (None, 0), ([], 0), (1.5, 0)])
-def test_only_a_whole_number_counts_as_crashes(value: Any, known: int) -> None:
+def test_only_a_whole_number_counts_as_crashes(value, known):
     assert crashes({CRASHES: value}) == known
     assert crashes({}) == 0
 
 
-def arrival(headers: dict[str, Any], *, interrupted: bool, is_quarantined: bool, max_crashes: int) -> Arrival:
+def arrival(headers, *, interrupted, is_quarantined, max_crashes):
     place = Place("q", is_quarantined, max_crashes=max_crashes)
     return arrive(headers, place, Ladder((1000,)), known=0, routing_key="q", redelivered=interrupted)
 
 
-def run_until_given_up(max_crashes: int) -> int:
+def run_until_given_up(max_crashes):
     """Return the number of kills of a task that kills every worker."""
     headers: dict[str, Any] = {}
     is_quarantined = False
@@ -79,21 +75,21 @@ def run_until_given_up(max_crashes: int) -> int:
 
 
 @corpus("max_crashes, kills", [(0, 2), (1, 2), (2, 3), (3, 4), (7, 8)])
-def test_a_task_that_kills_every_worker_is_given_up_after_more_than_max_crashes(max_crashes: int, kills: int) -> None:
+def test_a_task_that_kills_every_worker_is_given_up_after_more_than_max_crashes(max_crashes, kills):
     """The first kill quarantines the task without proof, so at least two are needed."""
     assert run_until_given_up(max_crashes) == kills
 
 
 @corpus("known", [0, 1, 99])
 @corpus("max_crashes", [0, 3])
-def test_a_message_that_was_only_prefetched_is_quarantined_and_never_given_up(known: int, max_crashes: int) -> None:
+def test_a_message_that_was_only_prefetched_is_quarantined_and_never_given_up(known, max_crashes):
     found = arrival({CRASHES: known}, interrupted=True, is_quarantined=False, max_crashes=max_crashes)
     assert (found.action, found.crashes) == (Action.QUARANTINE, known)
 
 
 @corpus("known", [0, 1, 99])
 @corpus("is_quarantined", [False, True])
-def test_a_message_that_was_not_interrupted_runs(known: int, is_quarantined: bool) -> None:
+def test_a_message_that_was_not_interrupted_runs(known, is_quarantined):
     found = arrival({CRASHES: known}, interrupted=False, is_quarantined=is_quarantined, max_crashes=0)
     assert (found.action, found.crashes) == (Action.RUN, known)
 
@@ -101,7 +97,7 @@ def test_a_message_that_was_not_interrupted_runs(known: int, is_quarantined: boo
 @corpus(
     "headers, counted", [({}, 1), ({"x-delivery-count": 1, "x-acquired-count": 1}, 1), ({"x-acquired-count": 1}, 0)]
 )
-def test_a_time_out_of_a_quarantined_task_is_no_crash(headers: dict[str, Any], counted: int) -> None:
+def test_a_time_out_of_a_quarantined_task_is_no_crash(headers, counted):
     place = Place("q", is_quarantined=True, counts=True, broker=V43)
     found = arrive(headers, place, Ladder((1000,)), known=0, routing_key="q.quarantine", redelivered=True)
     assert (found.action, found.crashes) == (Action.QUARANTINE, counted)

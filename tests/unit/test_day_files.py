@@ -1,12 +1,8 @@
 """The files that a task of Spark writes: rows of a day are in its folder, and only those."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,14 +10,13 @@ from pyarrow import parquet
 
 from celery_rmq_delay.analytics.days import Days
 from celery_rmq_delay.analytics.storage import day_files
-from celery_rmq_delay.analytics.storage.day_files import Batches, Count
 from tests.support.corpus import corpus
 
 FIRST = date(2026, 3, 1)
 DAYS = Days(FIRST, FIRST + timedelta(days=3))
 
 
-def batches(seed: int) -> Iterator[pa.RecordBatch]:
+def batches(seed):
     """Batches with rows of six days, the last two of which are not written."""
     numbers = random.Random(seed)
     for size in (0, 1, 50, 200):
@@ -33,30 +28,28 @@ def batches(seed: int) -> Iterator[pa.RecordBatch]:
         )
 
 
-def unchanged(rows: Batches, count: Count) -> Batches:
+def unchanged(rows, count):
     return rows
 
 
-def counting(rows: Batches, count: Count) -> Batches:
+def counting(rows, count):
     """Count the rows of each batch."""
     for each in rows:
         count(pa.table({"number": [each.num_rows]}))
         yield each
 
 
-def write(folder: Path, seed: int) -> None:
+def write(folder, seed):
     run(folder, batches(seed))
 
 
-def run(
-    folder: Path, rows: Iterator[pa.RecordBatch], make: Callable[[Batches, Count], Batches] = unchanged, **counted: Any
-) -> set[str]:
+def run(folder, rows, make=unchanged, **counted):
     """Run a task of Spark, and return its files."""
     write = day_files._writer(day_files._Folder(folder, DAYS, ["name"], **counted), make)
     return {name for each in write(rows) for name in each["file"].to_pylist()}
 
 
-def rows_in(folder: Path) -> list[tuple[str, str, int]]:
+def rows_in(folder):
     """Return the rows of all files, with the names of their folders."""
     return [
         (of_day.name, row["name"], row["number"])
@@ -66,20 +59,20 @@ def rows_in(folder: Path) -> list[tuple[str, str, int]]:
     ]
 
 
-def expected(seed: int) -> list[tuple[str, str, int]]:
+def expected(seed):
     rows = [row for batch in batches(seed) for row in batch.to_pylist()]
     return sorted((f"day={row['day']}", row["name"], row["number"]) for row in rows if row["day"] in DAYS)
 
 
 @corpus("most_bytes", [1, 2_000, 10**9])
-def test_every_row_is_in_the_file_of_its_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int) -> None:
+def test_every_row_is_in_the_file_of_its_day(tmp_path, monkeypatch, most_bytes):
     monkeypatch.setattr(day_files, "_MOST_BYTES", most_bytes)
     write(tmp_path, 3)
     assert sorted(rows_in(tmp_path)) == expected(3)
     assert all(len(list(folder.iterdir())) == 1 for folder in tmp_path.iterdir())
 
 
-def test_more_days_than_files_may_be_open_have_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_days_than_files_may_be_open_have_several_files(tmp_path, monkeypatch):
     monkeypatch.setattr(day_files, "_MOST_OPEN", 2)
     monkeypatch.setattr(day_files, "_MOST_BYTES", 1)
     write(tmp_path, 3)
@@ -87,14 +80,14 @@ def test_more_days_than_files_may_be_open_have_several_files(tmp_path: Path, mon
     assert sorted(rows_in(tmp_path)) == expected(3)
 
 
-def test_rows_of_days_that_python_has_no_dates_for_are_left_out(tmp_path: Path) -> None:
+def test_rows_of_days_that_python_has_no_dates_for_are_left_out(tmp_path):
     numbers = pa.array([-800_000, 20_000], pa.int32())
     batch = pa.RecordBatch.from_arrays([pa.array(["a", "b"]), numbers.cast(pa.date32())], names=["name", "day"])
     run(tmp_path, iter([batch]))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_task_returns_its_files_and_those_of_failed_tasks_are_removed(tmp_path: Path) -> None:
+def test_a_task_returns_its_files_and_those_of_failed_tasks_are_removed(tmp_path):
     with pytest.raises(OSError, match="the disk is full"):
         run(tmp_path, batches(2), failing)
     (tmp_path / "day=2026-02-01").mkdir()
@@ -104,12 +97,12 @@ def test_a_task_returns_its_files_and_those_of_failed_tasks_are_removed(tmp_path
     assert not (tmp_path / "day=2026-02-01").exists()
 
 
-def failing(rows: Batches, count: Count) -> Batches:
+def failing(rows, count):
     yield from rows
     raise OSError("the disk is full")
 
 
-def test_counts_are_in_a_file_of_their_own_with_all_their_columns(tmp_path: Path) -> None:
+def test_counts_are_in_a_file_of_their_own_with_all_their_columns(tmp_path):
     days, counts = tmp_path / "days", tmp_path / "counts"
     for each in (days, counts):
         each.mkdir()
@@ -120,14 +113,14 @@ def test_counts_are_in_a_file_of_their_own_with_all_their_columns(tmp_path: Path
     assert sorted(rows_in(days)) == expected(3)
 
 
-def test_only_columns_whose_values_repeat_have_a_dictionary(tmp_path: Path) -> None:
+def test_only_columns_whose_values_repeat_have_a_dictionary(tmp_path):
     write(tmp_path, 3)
     (file, *_) = tmp_path.glob("*/*.parquet")
     columns = parquet.ParquetFile(file).metadata.row_group(0)
     assert [columns.column(at).has_dictionary_page for at in range(2)] == [True, False]
 
 
-def test_a_task_that_ends_late_does_not_create_the_removed_folder_again(tmp_path: Path) -> None:
+def test_a_task_that_ends_late_does_not_create_the_removed_folder_again(tmp_path):
     with pytest.raises(FileNotFoundError):
         write(tmp_path / "removed", 3)
     assert not (tmp_path / "removed").exists()

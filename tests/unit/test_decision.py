@@ -1,16 +1,13 @@
 """The tables of docs/reference/what-becomes-of-a-message.md, row by row, compared with the decisions."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from inspect import unwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 from celery.exceptions import Retry
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,12 +36,12 @@ class Table(NamedTuple):
     values: tuple[tuple[str, ...], ...]
     rows: list[Row]
 
-    def cells(self, row: Row) -> Iterator[Row]:
+    def cells(self, row):
         """Yield all combinations of facts of a row."""
         yield from itertools.product(*(self.values[k] if row[k] == ANY else (row[k],) for k in range(len(self.values))))
 
 
-def table(heading: str, *values: tuple[str, ...]) -> Table:
+def table(heading, *values):
     lines = PAGE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines()
     rows = [tuple(cell.strip() for cell in line[1:-1].split("|")) for line in lines if line.startswith("|")]
     return Table(values, rows[2:])
@@ -79,13 +76,13 @@ ENDED = table("When an attempt has ended", tuple(ENDS), YES_NO, YES_NO)
 
 
 @corpus("each", [INTERRUPTED, ARRIVAL, RETRY, ENDED])
-def test_each_combination_is_in_exactly_one_row(each: Table) -> None:
+def test_each_combination_is_in_exactly_one_row(each):
     found = [cell for row in each.rows for cell in each.cells(row)]
     assert sorted(found) == sorted(itertools.product(*each.values))
 
 
 @corpus("row", INTERRUPTED.rows)
-def test_a_delivery_is_interrupted_as_the_table_states(row: Row) -> None:
+def test_a_delivery_is_interrupted_as_the_table_states(row):
     for source, kind, version, flagged, fits in INTERRUPTED.cells(row):
         died = {"x-death": [{"queue": "q", "reason": "rejected", "count": 2}]}
         counts = [(2, None), (2, 2)] if fits == "yes" else [(3, None), (3, 3), (3, 1), (2, 1), (2, 3)]
@@ -109,7 +106,7 @@ DELIVERED = {
 
 @corpus("row", ARRIVAL.rows)
 @corpus("max_crashes", [0, 1, 3])
-def test_a_delivered_message_goes_where_the_table_states(row: Row, max_crashes: int) -> None:
+def test_a_delivered_message_goes_where_the_table_states(row, max_crashes):
     for is_applied, source, interrupted, is_last, eta_ahead, is_stopping, is_full in ARRIVAL.cells(row):
         # The kill that quarantined a message does not count; the one found now is one more.
         known = max(1, max_crashes) - (1 if is_last == "yes" else 2)
@@ -139,7 +136,7 @@ PATHS = {
 }
 
 
-def way_of_retry(facts: Row) -> tuple[RetryPath, int]:
+def way_of_retry(facts):
     changed, exact, native, planned, source, rejects, copies, fits = facts
     ladder = Ladder((1000, 1000, 1000)) if native == "yes" else LADDER
     place = Place(
@@ -156,7 +153,7 @@ def way_of_retry(facts: Row) -> tuple[RetryPath, int]:
 
 
 @corpus("row", RETRY.rows)
-def test_a_retry_takes_the_path_that_the_table_states(row: Row) -> None:
+def test_a_retry_takes_the_path_that_the_table_states(row):
     for facts in RETRY.cells(row):
         _, _, native, planned, *_ = facts
         if native == "no" or planned == "yes":  # a queue whose ladder is not applied holds no messages
@@ -164,31 +161,27 @@ def test_a_retry_takes_the_path_that_the_table_states(row: Row) -> None:
 
 
 @corpus("sorts, priority, path", [(1, 1, RetryPath.COPY), (1, 0, RetryPath.REJECT), (0, 9, RetryPath.REJECT)])
-def test_a_message_with_a_priority_is_copied_where_the_delay_queue_sorts(
-    sorts: int, priority: int, path: RetryPath
-) -> None:
+def test_a_message_with_a_priority_is_copied_where_the_delay_queue_sorts(sorts, priority, path):
     place = Place("q", sorts=bool(sorts))
     found = arrive({}, place, LADDER, known=0, routing_key="q", redelivered=False, priority=priority)
     assert found.delivery.path is path
 
 
 @corpus("named, path", [("pays", RetryPath.REJECT), ("alias", RetryPath.COPY), (None, RetryPath.COPY)])
-def test_a_message_that_does_not_name_a_task_with_its_own_tiers_is_copied(named: str | None, path: RetryPath) -> None:
+def test_a_message_that_does_not_name_a_task_with_its_own_tiers_is_copied(named, path):
     place = Place("q", own_tiers_of="pays")
     found = arrive({"task": named} if named else {}, place, LADDER, known=0, routing_key="q", redelivered=False)
     assert found.delivery.path is path
 
 
 @corpus("source, action", [(False, Action.RUN), (True, Action.QUARANTINE)])
-def test_an_interrupted_message_of_a_single_active_consumer_runs_unless_it_is_quarantined(
-    source: bool, action: Action
-) -> None:
+def test_an_interrupted_message_of_a_single_active_consumer_runs_unless_it_is_quarantined(source, action):
     place = Place("q", source, has_single_consumer=True)
     assert arrive({}, place, LADDER, known=0, routing_key="q", redelivered=True).action is action
 
 
 @corpus("rejections", [1, 5])
-def test_a_message_that_was_rejected_as_often_as_its_queue_allows_is_copied(rejections: int) -> None:
+def test_a_message_that_was_rejected_as_often_as_its_queue_allows_is_copied(rejections):
     headers = {"x-death": [{"queue": "q", "reason": "rejected", "count": rejections}]}
     place = Place("q", rejections_allowed=5)
     found = arrive(headers, place, LADDER, known=0, routing_key=f"q@{rejections}", redelivered=False)
@@ -196,13 +189,13 @@ def test_a_message_that_was_rejected_as_often_as_its_queue_allows_is_copied(reje
     assert found.retries == rejections
 
 
-def test_a_history_that_its_publisher_has_made_up_counts_no_retries() -> None:
+def test_a_history_that_its_publisher_has_made_up_counts_no_retries():
     headers = {"x-death": [{"queue": "q", "reason": "rejected", "count": 2}]}
     found = arrive(headers, Place("q"), LADDER, known=0, routing_key="q", redelivered=False)
     assert (found.action, found.retries, found.delivery.path) == (Action.RUN, 0, RetryPath.COPY)
 
 
-def parked(path: RetryPath) -> Parked:
+def parked(path):
     return Parked.of(Parked("m"), path, 2, 700 if path is RetryPath.COPY else None)
 
 
@@ -224,7 +217,7 @@ SETTLED: dict[str, Ending] = {
 
 
 @corpus("row", ENDED.rows)
-def test_a_message_is_settled_as_the_table_states(row: Row) -> None:
+def test_a_message_is_settled_as_the_table_states(row):
     for how, left, rejects in ENDED.cells(row):
         attempt = Attempt(Delivery("q", 1, None, RetryPath.REJECT), LADDER, 1, 3 if left == "yes" else 1)
         if "self.retry()" in how:
@@ -236,20 +229,20 @@ def test_a_message_is_settled_as_the_table_states(row: Row) -> None:
             assert end(ENDS[how], attempt, rejects=rejects == "yes") == SETTLED[row[-1]]
 
 
-def test_a_task_whose_last_tier_repeats_has_always_a_retry_left() -> None:
+def test_a_task_whose_last_tier_repeats_has_always_a_retry_left():
     ladder = Ladder((1000, 2000), repeat_last=True)
     attempt = Attempt(Delivery("q", 2, None, RetryPath.REJECT), ladder, 900, ladder.retries)
     assert end(End.LOST, attempt) == Ending(Action.PARK, RetryPath.REJECT, 2)
     assert end(End.FAILED, attempt) == Ending(Action.EXHAUSTED, reason="gave_up")
 
 
-def test_a_lost_process_publishes_no_new_message() -> None:
+def test_a_lost_process_publishes_no_new_message():
     """The old message goes on: only the task itself could have made the new one."""
     attempt = Attempt(Delivery("q", 0, None, RetryPath.PUBLISH), LADDER, 0, 3)
     assert end(End.LOST, attempt) == Ending(Action.PARK, RetryPath.COPY, 1)
 
 
-def _other(action: Action) -> Action:
+def _other(action):
     return Action.LEAVE if action is Action.ACK else Action.ACK
 
 
@@ -283,20 +276,18 @@ CHANGED: dict[str, tuple[Table, Callable[[Row], None], str, Callable[[Any], Any]
 
 
 @corpus("name", CHANGED)
-def test_another_decision_in_one_row_fails_the_test_of_this_row_only(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_decision_in_one_row_fails_the_test_of_this_row_only(name, monkeypatch):
     each, check, function, change = CHANGED[name]
     decide = globals()[function]
     asked: list[str] = []
     changed: set[str] = set()
 
-    def deciding(*facts: Any, **more: Any) -> Any:
+    def deciding(*facts, **more):
         asked.append(repr((facts, more)))
         found = decide(*facts, **more)
         return change(found) if asked[-1] in changed else found
 
-    def fails(row: Row) -> bool:
+    def fails(row):
         asked.clear()
         try:
             check(row)
@@ -312,7 +303,7 @@ def test_another_decision_in_one_row_fails_the_test_of_this_row_only(
         assert [row for row in each.rows if fails(row)] == [wrong]
 
 
-def test_every_way_to_end_is_in_the_table() -> None:
+def test_every_way_to_end_is_in_the_table():
     assert set(ENDS.values()) == set(End)
 
 
@@ -320,9 +311,7 @@ def test_every_way_to_end_is_in_the_table() -> None:
 
 
 @given(st.integers(1, 6), st.integers(0, 10), st.integers(0, 10), st.booleans())
-def test_a_message_advances_by_itself_where_its_tier_is_its_number_of_retries(
-    length: int, tier_index: int, retries: int, repeat_last: bool
-) -> None:
+def test_a_message_advances_by_itself_where_its_tier_is_its_number_of_retries(length, tier_index, retries, repeat_last):
     ladder = Ladder((1000,) * length, repeat_last=repeat_last)
     advances = advances_by_itself(Delivery("q", tier_index, None, RetryPath.REJECT), ladder, retries)
     if advances:
@@ -337,7 +326,7 @@ def test_a_message_advances_by_itself_where_its_tier_is_its_number_of_retries(
 
 
 @corpus("path", list(RetryPath))
-def test_a_parked_retry_is_a_retry_with_its_path_and_tier(path: RetryPath) -> None:
+def test_a_parked_retry_is_a_retry_with_its_path_and_tier(path):
     retry = Retry("m", KeyError("k"), 10.5)
     parked = Parked.of(retry, path, 2)
     for each in (parked, pickle.loads(pickle.dumps(parked))):

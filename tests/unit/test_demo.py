@@ -1,14 +1,10 @@
 """``python -m celery_rmq_delay demo`` without a broker: its errors and its text."""
 
-from __future__ import annotations
-
 import io
 import re
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
-import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from celery_rmq_delay.demo import command
 from celery_rmq_delay.demo.orders import ORDERS, TIERS
@@ -21,13 +17,11 @@ from tests.support.corpus import corpus
 NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 
 
-def demo(*arguments: str) -> Result:
+def demo(*arguments):
     return CliRunner().invoke(command.main, ["demo", *arguments])
 
 
-def test_without_a_broker_the_error_names_both_ways_to_have_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_a_broker_the_error_names_both_ways_to_have_one(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(installation, "_CANDIDATES", ())
     result = demo()
@@ -47,14 +41,14 @@ def test_without_a_broker_the_error_names_both_ways_to_have_one(
         ("amqp://127.0.0.1:port//", "Port could not be cast to integer value as 'port'"),
     ],
 )
-def test_a_broker_that_cannot_be_used_is_an_error_in_one_line(url: str, reason: str) -> None:
+def test_a_broker_that_cannot_be_used_is_an_error_in_one_line(url, reason):
     result = demo("--broker-url", url.format(port=free_port()))
     assert result.exit_code == 1
     assert re.fullmatch(rf"Error: .*{reason}\. Check the URL .*starts a private RabbitMQ\.\n", result.output)
     assert "secret" not in result.output
 
 
-def test_redis_is_refused_by_its_transport_where_its_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redis_is_refused_by_its_transport_where_its_library_is_missing(monkeypatch):
     monkeypatch.setattr("kombu.transport.redis.redis", None)
     result = demo("--broker-url", "redis://:secret@127.0.0.1/0")
     assert result.exit_code == 1
@@ -62,18 +56,18 @@ def test_redis_is_refused_by_its_transport_where_its_library_is_missing(monkeypa
     assert len(result.output.splitlines()) == 1
 
 
-def test_an_empty_url_is_a_wrong_option() -> None:
+def test_an_empty_url_is_a_wrong_option():
     result = demo("--broker-url", "")
     assert result.exit_code == 2
     assert "found an empty text; write a URL such as amqp://" in result.output
 
 
-def seen(parked: int, held: int | None = 0, due: datetime | None = None) -> Seen:
+def seen(parked, held=0, due=None):
     tiers = [TierStatus(1, 2000, parked, due, 2000, retired=False), TierStatus(2, 5000, 0, None, None, retired=False)]
     return Seen(held, held, 3, tuple(tiers), at_once=5, recovered=2, exhausted=1)
 
 
-def test_the_table_shows_how_many_wait_where_and_when_the_next_is_due() -> None:
+def test_the_table_shows_how_many_wait_where_and_when_the_next_is_due():
     lines = picture(seen(4, 1, NOW + timedelta(seconds=1.2)), NOW).splitlines()
     assert [line.rstrip() for line in lines] == [
         "                        TASKS",
@@ -88,9 +82,9 @@ def test_the_table_shows_how_many_wait_where_and_when_the_next_is_due() -> None:
     assert "next due within 2s" in picture(seen(4), NOW)
 
 
-def test_a_terminal_has_one_table_that_is_drawn_again() -> None:
+def test_a_terminal_has_one_table_that_is_drawn_again():
     class Terminal(io.StringIO):
-        def isatty(self) -> bool:
+        def isatty(self):
             return True
 
     screen = Screen(out := Terminal())
@@ -100,7 +94,7 @@ def test_a_terminal_has_one_table_that_is_drawn_again() -> None:
     assert out.getvalue().count(f"\x1b[{lines}A") == 1
 
 
-def test_a_file_has_a_line_for_each_change() -> None:
+def test_a_file_has_a_line_for_each_change():
     screen = Screen(out := io.StringIO())
     for number, state in enumerate([seen(4), seen(4), seen(3, None)]):
         screen.show(state, float(number))
@@ -110,7 +104,7 @@ def test_a_file_has_a_line_for_each_change() -> None:
     ]
 
 
-def test_the_summary_has_what_was_seen() -> None:
+def test_the_summary_has_what_was_seen():
     assert list(summary(seen(0), seen(14), 19.2))[1:] == [
         f"All {len(ORDERS)} tasks have ended after 19 s: 5 succeeded at once, 2 recovered after 1 to {len(TIERS)} "
         "retries, 1 are exhausted.",

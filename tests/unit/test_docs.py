@@ -23,6 +23,7 @@ from celery_rmq_delay.events import schema as events
 from celery_rmq_delay.names import Names
 from celery_rmq_delay.operations.exhausted import REASONS
 from celery_rmq_delay.operations.status import ExactStatus, Status
+from celery_rmq_delay.redaction import keys as redaction
 from celery_rmq_delay.settings import parser as config
 from celery_rmq_delay.testing import plugin
 from celery_rmq_delay.topology.exact import registry

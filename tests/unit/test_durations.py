@@ -1,12 +1,9 @@
 """Delays as users write them."""
 
-from __future__ import annotations
-
 import math
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -25,17 +22,17 @@ delays = st.integers(1, MAX_TTL_MS)
 @example(59_999)
 @example(31 * 24 * 3_600_000)
 @example(MAX_TTL_MS)
-def test_a_formatted_delay_is_read_back(ms: int) -> None:
+def test_a_formatted_delay_is_read_back(ms):
     assert parse_ms(format_ms(ms), "tiers") == ms
 
 
 @given(delays, delays)
-def test_different_delays_look_different(first: int, second: int) -> None:
+def test_different_delays_look_different(first, second):
     assert (format_ms(first) == format_ms(second)) == (first == second)
 
 
 @given(delays)
-def test_seconds_and_timedelta_mean_the_same(ms: int) -> None:
+def test_seconds_and_timedelta_mean_the_same(ms):
     assert parse_ms(timedelta(milliseconds=ms), "tiers") == ms
     assert parse_ms(ms / 1000, "tiers") == ms
     assert parse_ms(Fraction(ms, 1000), "tiers") == ms
@@ -48,7 +45,7 @@ PARSED = {
 
 
 @corpus("text, ms", PARSED.items())
-def test_documented_delays_are_parsed(text: str, ms: int) -> None:
+def test_documented_delays_are_parsed(text, ms):
     assert parse_ms(text, "tiers") == ms
 
 
@@ -59,7 +56,7 @@ WRITTEN = {
 
 
 @corpus("ms, text", WRITTEN.items())
-def test_delays_are_written_as_people_write_them(ms: int, text: str) -> None:
+def test_delays_are_written_as_people_write_them(ms, text):
     assert format_ms(ms) == text
 
 
@@ -73,7 +70,7 @@ WRONG = [
 
 
 @corpus("value", WRONG)
-def test_an_invalid_delay_is_one_error_with_setting_value_and_fix(value: Any) -> None:
+def test_an_invalid_delay_is_one_error_with_setting_value_and_fix(value):
     with pytest.raises(SettingsError, match=r"rmq_delay\.tiers\[1\]: found ") as caught:
         parse_ms(value, "rmq_delay.tiers[1]")
     assert caught.value.setting == "rmq_delay.tiers[1]"
@@ -83,7 +80,7 @@ def test_an_invalid_delay_is_one_error_with_setting_value_and_fix(value: Any) ->
 
 
 @given(st.one_of(st.text(), st.floats(), st.integers(), st.timedeltas(), st.none(), st.binary(), st.decimals()))
-def test_anything_is_a_delay_within_the_limits_or_a_settings_error(value: Any) -> None:
+def test_anything_is_a_delay_within_the_limits_or_a_settings_error(value):
     try:
         ms = parse_ms(value, "tiers")
     except SettingsError:

@@ -1,14 +1,12 @@
 """The AMQP frames in which events are written, and those that are read."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay.events.frames import ACK, NACK, Confirms, Frames, methods, reply_text
 
 
-def frames(data: bytes) -> list[tuple[int, int, bytes]]:
+def frames(data):
     """Take AMQP frames apart: (type, channel, payload)."""
     found = []
     while data:
@@ -20,7 +18,7 @@ def frames(data: bytes) -> list[tuple[int, int, bytes]]:
 
 
 @given(st.binary(max_size=20_000), st.sampled_from([4096, 131_072]))
-def test_a_publish_is_a_method_a_header_and_bodies_that_fit(body: bytes, frame_max: int) -> None:
+def test_a_publish_is_a_method_a_header_and_bodies_that_fit(body, frame_max):
     method, header, *bodies = frames(Frames("rmq_delay.events", 3, frame_max).publish(body))
     assert {channel for _, channel, _ in (method, header, *bodies)} == {3}
     assert [kind for kind, _, _ in (method, header, *bodies)] == [1, 2, *[3] * len(bodies)]
@@ -34,12 +32,12 @@ CLOSE = b"\x00\x0a\x00\x32\x01\x40\x10CONNECTION_FORCE\x00\x00\x00\x00"
 RETURN = b"\x00\x3c\x00\x32\x01\x38\x08NO_ROUTE\x00\x10rmq_delay.events"
 
 
-def frame(kind: int, payload: bytes) -> bytes:
+def frame(kind, payload):
     return bytes([kind, 0, 1]) + len(payload).to_bytes(4, "big") + payload + b"\xce"
 
 
 @given(st.lists(st.integers(1, 90), max_size=8))
-def test_methods_are_read_however_they_arrive(cuts: list[int]) -> None:
+def test_methods_are_read_however_they_arrive(cuts):
     data = frame(1, RETURN) + frame(2, b"\x00" * 14) + frame(3, b"body") + frame(8, b"") + frame(1, CLOSE)
     inbox, found, at = bytearray(), [], 0
     for cut in [*sorted(cuts), len(data)]:
@@ -52,16 +50,16 @@ def test_methods_are_read_however_they_arrive(cuts: list[int]) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_nonsense_raises_nothing(data: bytes) -> None:
+def test_nonsense_raises_nothing(data):
     methods(bytearray(data))
 
 
-def answer(tag: int, multiple: bool) -> bytes:
+def answer(tag, multiple):
     return tag.to_bytes(8, "big") + bytes([multiple])
 
 
 @given(st.data(), st.integers(1, 40))
-def test_confirms_are_counted_in_any_order(data: st.DataObject, published: int) -> None:
+def test_confirms_are_counted_in_any_order(data, published):
     confirms, left = Confirms(), set(range(1, published + 1))
     confirms.published = published
     while left:
@@ -74,7 +72,7 @@ def test_confirms_are_counted_in_any_order(data: st.DataObject, published: int) 
         assert confirms.missing == len(left)
 
 
-def test_an_answer_that_is_cut_short_counts_nothing() -> None:
+def test_an_answer_that_is_cut_short_counts_nothing():
     confirms = Confirms()
     confirms.published = 1
     assert confirms.answer(ACK, b"\0" * 7) == 0

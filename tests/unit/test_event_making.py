@@ -1,7 +1,5 @@
 """The fast encoder of the worker agrees with the schema for any message."""
 
-from __future__ import annotations
-
 import traceback as tracebacks
 from datetime import datetime, timedelta, timezone
 from functools import cache
@@ -9,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import Celery
 from celery.exceptions import Retry
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,26 +29,26 @@ class Lost(Exception):
 
 
 @cache
-def app() -> Celery:
+def app():
     found = app_of({"tiers": ["10s", "1m"], "redact": {"keys": ["plate"]}})
 
     @found.task(base=RetryableTask, name="charge", shared=False)
-    def charge() -> None: ...
+    def charge(): ...
 
     return found
 
 
 @pytest.fixture
-def task() -> Any:
+def task():
     return app().tasks["charge"]
 
 
 @pytest.fixture
-def maker() -> EventMaker:
+def maker():
     return EventMaker(state_of(app()), "celery@w")
 
 
-def request(task: Any, **changes: Any) -> Any:
+def request(task, **changes):
     raw: dict[str, Any] = {"id": "t1", "task": "charge", "retries": 0, "argsrepr": "()", "kwargsrepr": "{}", **changes}
     info = {"exchange": raw.pop("exchange", ""), "routing_key": raw.pop("routing_key", "celery")}
     return SimpleNamespace(
@@ -66,7 +63,7 @@ def request(task: Any, **changes: Any) -> Any:
     )
 
 
-def test_an_event_has_the_facts_of_request_ladder_and_failure(maker: EventMaker, task: Any) -> None:
+def test_an_event_has_the_facts_of_request_ladder_and_failure(maker, task):
     asked = request(
         task, retries=1, root_id="r", parent_id="p", group="g", argsrepr="({'plate': 'B-1'},)", kwargsrepr="{'a': 1}",
         exchange="orders", routing_key="orders.eu",
@@ -111,7 +108,7 @@ def test_an_event_has_the_facts_of_request_ladder_and_failure(maker: EventMaker,
     assert event.runtime_ms in (1999, 2000, 2001)
 
 
-def test_the_first_failure_comes_from_the_attempt_the_deaths_or_the_header(maker: EventMaker, task: Any) -> None:
+def test_the_first_failure_comes_from_the_attempt_the_deaths_or_the_header(maker, task):
     died = [{"queue": "celery", "reason": "rejected", "time": datetime(2026, 1, 31, 11), "count": 1}]
     firsts = [
         Event.from_json(maker.of_task(PendingEvent("parked", AT, request(task, **raw), Lost()))).first_failed_at
@@ -120,7 +117,7 @@ def test_the_first_failure_comes_from_the_attempt_the_deaths_or_the_header(maker
     assert firsts == [NOW, NOW - timedelta(hours=1, microseconds=123456), None, None]
 
 
-def test_an_event_names_the_place_where_a_task_waits_as_far_as_it_is_known(maker: EventMaker, task: Any) -> None:
+def test_an_event_names_the_place_where_a_task_waits_as_far_as_it_is_known(maker, task):
     found = [
         Event.from_json(maker.of_task(PendingEvent("forwarded", AT, request(task), Lost(), None, waits)))
         for waits in (Waits(1, None, in_delay_queue=False), Waits(1, 7_000, in_delay_queue=True))
@@ -140,9 +137,7 @@ hostile = st.text(max_size=400) | st.sampled_from(HOSTILE)
 
 
 @given(hostile, hostile, hostile, hostile, st.integers() | hostile)
-def test_every_event_of_a_hostile_message_can_be_read(
-    name: str, text: str, args: str, route: str, number: object
-) -> None:
+def test_every_event_of_a_hostile_message_can_be_read(name, text, args, route, number):
     task, made = app().tasks["charge"], EventMaker(state_of(app()), text)
     asked = request(
         task, id=name, root_id=text, parent_id=args, group=number, argsrepr=args, kwargsrepr=text,
@@ -154,19 +149,17 @@ def test_every_event_of_a_hostile_message_can_be_read(
     assert (event.kind, event.due_at) == ("parked", NOW + timedelta(seconds=10))
 
 
-def test_an_exception_without_a_text_still_has_an_event(maker: EventMaker, task: Any) -> None:
+def test_an_exception_without_a_text_still_has_an_event(maker, task):
     class Mute(Exception):
-        def __str__(self) -> str:
+        def __str__(self):
             raise RuntimeError("lost on the way")
 
     event = Event.from_json(maker.of_task(PendingEvent("parked", AT, request(task), Mute())))
     assert event.exception_message == "<no text: RuntimeError>"
 
 
-def test_a_real_traceback_of_a_retry_and_of_the_last_failure_lead_to_one_fingerprint(
-    maker: EventMaker, task: Any
-) -> None:
-    def text_of(number: int, *, retried: bool) -> str:
+def test_a_real_traceback_of_a_retry_and_of_the_last_failure_lead_to_one_fingerprint(maker, task):
+    def text_of(number, *, retried):
         try:
             try:
                 raise Lost(f"order {number}")
@@ -185,7 +178,7 @@ def test_a_real_traceback_of_a_retry_and_of_the_last_failure_lead_to_one_fingerp
     assert found[0].frame == "unit/test_event_making.py:text_of"
 
 
-def test_rollups_and_undecodable_messages_have_events(maker: EventMaker) -> None:
+def test_rollups_and_undecodable_messages_have_events(maker):
     rollup = Event.from_json(maker.of_successes("charge", "celery", AT // 10_000_000, 7, "n"))
     assert (rollup.kind, rollup.task, rollup.ok_count, rollup.occurred_at.second % 10) == ("rollup", "charge", 7, 0)
     assert rollup.occurred_at <= NOW
@@ -209,7 +202,7 @@ def test_rollups_and_undecodable_messages_have_events(maker: EventMaker) -> None
         assert (event.reason, event.queue, event.exception_message) == ("undecodable", "celery", "password=[redacted]")
 
 
-def test_an_event_is_of_the_life_that_its_message_names(maker: EventMaker, task: Any) -> None:
+def test_an_event_is_of_the_life_that_its_message_names(maker, task):
     asked = request(task, **{h.GENERATION: 1, h.LIFE: "0123abcd"})
     event = Event.from_json(maker.of_task(PendingEvent("recovered", AT, asked)))
     assert (event.life, event.event_id) == ("0123abcd", event_id("t1", 1, 0, "recovered", "0123abcd"))

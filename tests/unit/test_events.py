@@ -1,7 +1,5 @@
 """The schema of events: written events are read back, and errors name the field."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone
@@ -64,7 +62,7 @@ times = st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1)).map(lambda time
         ladder_ms=st.lists(counts, max_size=5).map(tuple),
     )
 )
-def test_every_event_is_read_back(event: Event) -> None:
+def test_every_event_is_read_back(event):
     assert Event.from_json(event.to_json()) == event
 
 
@@ -72,7 +70,7 @@ def test_every_event_is_read_back(event: Event) -> None:
     "given",
     [{"occurred_at": "2026-01-31T14:00:00.123456+02:00"}, {"due_at": "2026-01-31T12:01:00.123456Z"}, {"colour": "red"}],
 )
-def test_other_zones_are_read_as_utc_and_unknown_fields_are_ignored(given: dict[str, str]) -> None:
+def test_other_zones_are_read_as_utc_and_unknown_fields_are_ignored(given):
     assert Event.from_json(json.dumps(json.loads(PARKED.to_json()) | given)) == PARKED
 
 
@@ -97,7 +95,7 @@ WRONG: dict[str, list[Any]] = {
 
 
 @corpus("field, value", [(field, value) for field, values in WRONG.items() for value in values])
-def test_a_wrong_field_is_named(field: str, value: object) -> None:
+def test_a_wrong_field_is_named(field, value):
     raw = json.loads(PARKED.to_json()) | {field: value}
     with pytest.raises(EventError) as raised:
         Event.from_json(json.dumps(raw))
@@ -106,7 +104,7 @@ def test_a_wrong_field_is_named(field: str, value: object) -> None:
 
 
 @corpus("field", ["event_id", "kind", "occurred_at", "task", "queue", "worker", "version", "task_id", "ok_count"])
-def test_a_missing_field_is_named(field: str) -> None:
+def test_a_missing_field_is_named(field):
     raw = json.loads((ROLLUP if field == "ok_count" else PARKED).to_json())
     del raw[field]
     with pytest.raises(EventError) as raised:
@@ -114,7 +112,7 @@ def test_a_missing_field_is_named(field: str) -> None:
     assert raised.value.field == field
 
 
-def test_an_undecodable_message_may_have_no_task_id() -> None:
+def test_an_undecodable_message_may_have_no_task_id():
     event = replace(PARKED, kind="exhausted", reason="undecodable", task_id=None)
     assert Event.from_json(event.to_json()) == event
 
@@ -123,13 +121,13 @@ def test_an_undecodable_message_may_have_no_task_id() -> None:
     "data",
     [b"", b"[]", b"null", b"1", b"{", b"\xff\xfe", b'"' + b"x" * 20_000, b"[" * 10_000, b"9" * 5_000, b"{}", b"NaN"],
 )
-def test_invalid_events_are_refused(data: bytes) -> None:
+def test_invalid_events_are_refused(data):
     with pytest.raises(EventError):
         Event.from_json(data)
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200))
-def test_nothing_but_an_event_error_is_raised(data: bytes | str) -> None:
+def test_nothing_but_an_event_error_is_raised(data):
     with pytest.raises(EventError):
         Event.from_json(data)
 
@@ -140,7 +138,7 @@ def test_nothing_but_an_event_error_is_raised(data: bytes | str) -> None:
         st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=9), st.lists),
     )
 )
-def test_wrong_values_raise_nothing_but_an_event_error(changes: dict[str, Any]) -> None:
+def test_wrong_values_raise_nothing_but_an_event_error(changes):
     raw = json.dumps(json.loads(PARKED.to_json()) | changes)
     try:
         event = Event.from_json(raw)
@@ -149,7 +147,7 @@ def test_wrong_values_raise_nothing_but_an_event_error(changes: dict[str, Any]) 
     assert Event.from_json(event.to_json()) == event
 
 
-def test_a_repeated_attempt_has_the_same_id_and_no_other_event_has_it() -> None:
+def test_a_repeated_attempt_has_the_same_id_and_no_other_event_has_it():
     ids = {
         event_id(task, generation, attempt, kind)
         for task in ("a", "b")

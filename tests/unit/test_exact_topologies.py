@@ -1,11 +1,8 @@
 """Plans of the topologies of exact delays, with a small model of the broker."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -21,7 +18,7 @@ from celery_rmq_delay.names import MAX_NAME_BYTES, Names
 from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.topology.exact import registry
 from celery_rmq_delay.topology.exact.alternatives import LEASE_MS, Hold, Plugin, bucket
-from celery_rmq_delay.topology.exact.base import Options, Topology
+from celery_rmq_delay.topology.exact.base import Options
 from celery_rmq_delay.topology.exact.levels import Levels, routing_key, word
 from tests.support.brokers.topics import matches
 from tests.support.corpus import corpus
@@ -30,11 +27,11 @@ QUEUES = st.text(min_size=1, max_size=80).filter(lambda name: len(name.encode())
 UNITS = st.sampled_from([100, 500, 1000, 60_000])
 
 
-def options(**changes: Any) -> Options:
+def options(**changes):
     return Options(**{"names": Names("p"), "exhausted": "p.exhausted", **changes})
 
 
-def walk(objects: Objects, route: Route) -> tuple[list[str], list[str]]:
+def walk(objects, route):
     """Return the delay queues that a message passes, and the queues it ends in, as RabbitMQ would route it."""
     exchanges = {exchange.name: exchange for exchange in objects.exchanges}
     queues = {queue.name: queue.arguments for queue in (*objects.queues, *route.leased)}
@@ -67,13 +64,13 @@ def walk(objects: Objects, route: Route) -> tuple[list[str], list[str]]:
     return passed, ended
 
 
-def waited(objects: Objects, route: Route, passed: list[str]) -> int:
+def waited(objects, route, passed):
     ttls = {queue.name: queue.arguments.get("x-message-ttl", 0) for queue in (*objects.queues, *route.leased)}
     return sum(ttls[name] for name in passed)
 
 
 @corpus("topology", [Levels(options()), Hold(options()), Plugin(options())])
-def test_messages_to_a_deleted_queue_are_exhausted(topology: Topology) -> None:
+def test_messages_to_a_deleted_queue_are_exhausted(topology):
     route = topology.route(5_000, "shop")
     objects = topology.frame() + route.objects + topology.route(5_000, "other").objects
     assert walk(objects, route)[1] == ["shop"]
@@ -87,7 +84,7 @@ def test_messages_to_a_deleted_queue_are_exhausted(topology: Topology) -> None:
 @example(delay=1, queue="a.*", other="a.b")
 @example(delay=1, queue="#", other="1")
 @example(delay=1000, queue="shop", other="shop.1")
-def test_levels_wait_for_the_delay_rounded_up_and_end_in_the_queue_alone(delay: int, queue: str, other: str) -> None:
+def test_levels_wait_for_the_delay_rounded_up_and_end_in_the_queue_alone(delay, queue, other):
     levels = Levels(options())
     route = levels.route(delay, queue)
     objects = route.objects + levels.route(delay, other).objects
@@ -98,7 +95,7 @@ def test_levels_wait_for_the_delay_rounded_up_and_end_in_the_queue_alone(delay: 
 
 
 @given(delay=st.integers(1, 10**9), queue=QUEUES, unit=UNITS)
-def test_a_message_can_be_published_with_the_objects_of_its_route(delay: int, queue: str, unit: int) -> None:
+def test_a_message_can_be_published_with_the_objects_of_its_route(delay, queue, unit):
     for name in ("levels", "hold", "loop"):
         topology = registry.make(name, options(unit_ms=unit))
         route = topology.route(delay, queue)
@@ -114,24 +111,24 @@ def test_a_message_can_be_published_with_the_objects_of_its_route(delay: int, qu
 
 
 @given(count=st.integers(1, 10**12))
-def test_a_held_delay_is_exact_up_to_128_units_and_at_most_a_64th_longer_above(count: int) -> None:
+def test_a_held_delay_is_exact_up_to_128_units_and_at_most_a_64th_longer_above(count):
     rounded = bucket(count)
     assert count <= rounded
     assert rounded == count or rounded - count < count / 64
     assert count > 128 or rounded == count
 
 
-def test_held_delays_need_a_bounded_number_of_queues() -> None:
+def test_held_delays_need_a_bounded_number_of_queues():
     assert len({bucket(count) for count in range(1, 2**17 + 1)}) <= 128 + 64 * 10
 
 
-def test_a_held_queue_outlives_its_messages() -> None:
+def test_a_held_queue_outlives_its_messages():
     (queue,) = Hold(options()).route(5000, "q").leased
     assert queue.arguments["x-expires"] == queue.arguments["x-message-ttl"] + LEASE_MS
 
 
 @corpus("unit", [100, 1000, 60_000])
-def test_no_queue_has_a_longer_ttl_than_rabbitmq_allows(unit: int) -> None:
+def test_no_queue_has_a_longer_ttl_than_rabbitmq_allows(unit):
     for name in ("levels", "hold", "loop"):
         topology = registry.make(name, options(unit_ms=unit))
         route = topology.route(topology.max_ms, "q")
@@ -140,7 +137,7 @@ def test_no_queue_has_a_longer_ttl_than_rabbitmq_allows(unit: int) -> None:
             assert queue.arguments.get("x-expires", 1) <= MAX_TTL_MS
 
 
-def test_another_unit_or_type_makes_other_queues_so_that_old_and_new_can_be_side_by_side() -> None:
+def test_another_unit_or_type_makes_other_queues_so_that_old_and_new_can_be_side_by_side():
     every = [
         {queue.name for queue in registry.make(name, options(unit_ms=unit, queue_type=kind)).frame().queues}
         for name in ("levels", "loop")
@@ -150,18 +147,18 @@ def test_another_unit_or_type_makes_other_queues_so_that_old_and_new_can_be_side
     assert sum(map(len, every)) == len(set.union(*every))
 
 
-def test_fewer_levels_use_the_same_queues() -> None:
+def test_fewer_levels_use_the_same_queues():
     few, many = (set(Levels(options(levels=levels)).frame()) for levels in (8, 28))
     assert few < many
 
 
 @given(first=QUEUES, second=QUEUES)
-def test_the_words_of_two_queues_differ(first: str, second: str) -> None:
+def test_the_words_of_two_queues_differ(first, second):
     assert (word(first) == word(second)) == (first == second)
     assert not {".", "*", "#"} & set(word(first))
 
 
-def test_a_long_name_has_a_digest_for_its_word() -> None:
+def test_a_long_name_has_a_digest_for_its_word():
     assert len(routing_key("ä" * 120, 2**28 - 1)) <= MAX_NAME_BYTES
     assert word("ä" * 120) != word("ä" * 119 + "b")
 
@@ -170,17 +167,17 @@ def test_a_long_name_has_a_digest_for_its_word() -> None:
     "seconds, milliseconds",
     [(0, 0), (-1, 0), (-math.inf, 0), (0.0001, 1), (0.3, 300), (1.1, 1100), (1.5, 1500), (2**31, 2**31 * 1000)],
 )
-def test_seconds_are_rounded_up_to_milliseconds_and_the_past_is_now(seconds: float, milliseconds: int) -> None:
+def test_seconds_are_rounded_up_to_milliseconds_and_the_past_is_now(seconds, milliseconds):
     assert whole_ms(seconds, "countdown") == milliseconds
 
 
 @corpus("wrong", [math.nan, math.inf, 10**400, "5", None, True, timedelta(seconds=5), [1]])
-def test_an_invalid_delay_is_an_error_that_shows_the_value(wrong: object) -> None:
+def test_an_invalid_delay_is_an_error_that_shows_the_value(wrong):
     with pytest.raises(DelayError, match="countdown: found"):
         whole_ms(wrong, "countdown")
 
 
-def test_an_eta_is_the_time_until_then_or_now() -> None:
+def test_an_eta_is_the_time_until_then_or_now():
     assert until_ms(datetime.now(timezone.utc) - timedelta(days=1)) == 0
     before = datetime.now(timezone.utc)
     found = timedelta(milliseconds=until_ms(before + timedelta(days=1)))
@@ -188,28 +185,28 @@ def test_an_eta_is_the_time_until_then_or_now() -> None:
     assert timedelta(days=1) - passed <= found <= timedelta(days=1, milliseconds=1)
 
 
-def test_a_delay_above_the_longest_is_an_error_that_names_the_longest() -> None:
+def test_a_delay_above_the_longest_is_an_error_that_names_the_longest():
     exact = ExactDelays(parse_settings({"exact_levels": 4}), "classic")
     exact.check(15_000, "countdown", 15)
     with pytest.raises(DelayError, match=r"countdown: found 15.001. The longest delay of 'levels' .* is 15s"):
         exact.check(15_001, "countdown", 15.001)
 
 
-def test_a_topology_of_ones_own_is_one_class_and_one_call() -> None:
+def test_a_topology_of_ones_own_is_one_class_and_one_call():
     class Immediate:
         name, unit_ms, max_ms, consumed = "immediate", 1, 1000, None
 
-        def __init__(self, options: Options) -> None: ...
-        def frame(self) -> Objects:
+        def __init__(self, options): ...
+        def frame(self):
             return Objects()
 
-        def route(self, delay_ms: int, queue: str) -> Route:
+        def route(self, delay_ms, queue):
             return Route("", queue)
 
-        def holding(self) -> tuple[str, ...]:
+        def holding(self):
             return ()
 
-        def check(self, connection: Any) -> None: ...
+        def check(self, connection): ...
 
     registry.register("immediate", Immediate)
     try:

@@ -1,7 +1,5 @@
 """Equal failures have the same fingerprint, and others have different ones."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,23 +23,23 @@ SAME = [
 
 
 @corpus("one, other, both", SAME)
-def test_messages_that_differ_in_names_and_numbers_are_the_same(one: str, other: str, both: str) -> None:
+def test_messages_that_differ_in_names_and_numbers_are_the_same(one, other, both):
     assert normalise_message(one) == normalise_message(other) == both
     assert fingerprint("E", one, None) == fingerprint("E", other, None)
 
 
-def test_apostrophes_are_no_quotes_and_words_that_look_like_hex_are_words() -> None:
+def test_apostrophes_are_no_quotes_and_words_that_look_like_hex_are_words():
     assert normalise_message("it can't and won't be a defaced facade") == "it can't and won't be a defaced facade"
 
 
 @given(st.text(max_size=2000))
-def test_normalising_a_message_twice_changes_nothing(message: str) -> None:
+def test_normalising_a_message_twice_changes_nothing(message):
     once = normalise_message(message)
     assert fingerprint("E", message, None) == fingerprint("E", message, None)
     assert not any(char in "0123456789" for char in once)
 
 
-def test_type_message_and_frame_make_the_fingerprint() -> None:
+def test_type_message_and_frame_make_the_fingerprint():
     every = {fingerprint(kind, message, frame) for kind in "AB" for message in "xy" for frame in ("f", "g", None)}
     assert len(every) == 12
     assert all(len(each) == 16 for each in every)
@@ -88,11 +86,9 @@ WINDOWS = '  File "C:\\app\\shop\\tasks.py", line 3, in Shop.charge.<locals>.inn
         *((text, None) for text in (None, "", "no traceback", 'File "', 'File "a", line', 'File "' * 100_000)),
     ],
 )
-def test_the_top_frame_is_the_innermost_of_the_application_or_else_of_a_library(
-    text: str | None, frame: str | None
-) -> None:
+def test_the_top_frame_is_the_innermost_of_the_application_or_else_of_a_library(text, frame):
     assert top_frame(text) == frame
 
 
-def test_a_failure_that_is_not_retried_keeps_its_traceback() -> None:
+def test_a_failure_that_is_not_retried_keeps_its_traceback():
     assert without_retry(APPLICATION) == APPLICATION

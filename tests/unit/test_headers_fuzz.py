@@ -1,14 +1,11 @@
 """Headers from any source: nothing raises, and the resulting headers can be published."""
 
-from __future__ import annotations
-
 import json
 from struct import pack
 from types import SimpleNamespace
 from typing import Any
 
 import amqp
-import pytest
 from amqp import serialization
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,13 +28,13 @@ COUNTS = range(h.MAX_COUNT + 1)
 VERSIONS = st.sampled_from([(3, 10, 8), (4, 0, 5), (4, 3, 6)])
 
 
-def sent(headers: dict[Any, Any]) -> dict[Any, Any]:
+def sent(headers):
     """Return headers as the next process receives them; fails for values that AMQP cannot carry."""
     return hostile.on_the_wire(headers)
 
 
 @given(hostile.headers)
-def test_counts_are_counts_and_queues_are_names_or_unknown(headers: dict[Any, Any]) -> None:
+def test_counts_are_counts_and_queues_are_names_or_unknown(headers):
     assert h.retries(headers, "q") in COUNTS
     assert 0 <= h.rejections(headers, "q", "q.quarantine") <= h.all_rejections(headers) <= h.MAX_COUNT
     assert h.origin_queue(headers) is None or h.origin_queue(headers)
@@ -46,7 +43,7 @@ def test_counts_are_counts_and_queues_are_names_or_unknown(headers: dict[Any, An
 
 
 @given(hostile.headers, st.integers(0, h.MAX_COUNT))
-def test_copies_and_replays_can_be_published_and_keep_headers_of_others(headers: dict[Any, Any], retries: int) -> None:
+def test_copies_and_replays_can_be_published_and_keep_headers_of_others(headers, retries):
     exchange, key = h.first_route(headers, "q", "orders", "created")
     assert isinstance(exchange, str)
     assert isinstance(key, str)
@@ -61,7 +58,7 @@ def test_copies_and_replays_can_be_published_and_keep_headers_of_others(headers:
 
 
 @given(hostile.headers, st.binary(max_size=50))
-def test_any_message_of_the_exhausted_queue_can_be_listed(headers: dict[Any, Any], body: bytes) -> None:
+def test_any_message_of_the_exhausted_queue_can_be_listed(headers, body):
     found = describe(amqp.Message(body, application_headers=headers, correlation_id="c"))
     json.dumps(found.to_json(), default=str).encode("utf-8", "surrogatepass")
     assert found.size == len(body)
@@ -69,7 +66,7 @@ def test_any_message_of_the_exhausted_queue_can_be_listed(headers: dict[Any, Any
 
 
 @given(hostile.headers, VERSIONS, st.booleans(), st.booleans())
-def test_the_crash_guard_always_decides(headers: dict[Any, Any], version: Any, quorum: bool, quarantined: bool) -> None:
+def test_the_crash_guard_always_decides(headers, version, quorum, quarantined):
     place = Place("q", quarantined, counts=quorum, broker=Capabilities(version))
     known = headers.get("retries")
     found = arrive(headers, place, Ladder((1_000,)), known=known, routing_key="q", redelivered=True)
@@ -79,7 +76,7 @@ def test_the_crash_guard_always_decides(headers: dict[Any, Any], version: Any, q
 
 
 @given(hostile.headers)
-def test_addresses_times_and_native_counts_are_read_or_left(headers: dict[Any, Any]) -> None:
+def test_addresses_times_and_native_counts_are_read_or_left(headers):
     address = h.exact_address(headers)
     assert address is None or (isinstance(address[0], str) and address[1] >= 0)
     first = h.first_death(headers)
@@ -90,7 +87,7 @@ def test_addresses_times_and_native_counts_are_read_or_left(headers: dict[Any, A
 
 
 @given(hostile.headers)
-def test_accepted_messages_have_limits_that_the_pool_can_use(headers: dict[Any, Any]) -> None:
+def test_accepted_messages_have_limits_that_the_pool_can_use(headers):
     try:
         check(headers)
     except UnreadableError:
@@ -102,7 +99,7 @@ def test_accepted_messages_have_limits_that_the_pool_can_use(headers: dict[Any, 
 
 
 @given(hostile.json_values)
-def test_a_decoded_body_is_a_call_or_refused(payload: Any) -> None:
+def test_a_decoded_body_is_a_call_or_refused(payload):
     try:
         check_payload(payload)
     except UnreadableError:
@@ -111,7 +108,7 @@ def test_a_decoded_body_is_a_call_or_refused(payload: Any) -> None:
 
 
 @given(hostile.properties, st.binary(max_size=20))
-def test_every_delivery_becomes_a_message(properties: bytes, body: bytes) -> None:
+def test_every_delivery_becomes_a_message(properties, body):
     message = TolerantMessage()
     message.inbound_header(b"\0\x3c\0\0" + len(body).to_bytes(8, "big") + properties)
     if body:
@@ -124,12 +121,12 @@ def test_every_delivery_becomes_a_message(properties: bytes, body: bytes) -> Non
 
 
 @given(hostile.texts, hostile.texts)
-def test_a_tier_is_known_by_its_key_only(queue: str, key: str) -> None:
+def test_a_tier_is_known_by_its_key_only(queue, key):
     tier_index = tier_of(queue, key)
     assert tier_index == 0 or (tier_index > 0 and key.startswith(f"{queue}@"))
 
 
-def test_a_copy_leaves_routing_headers_and_the_user_out() -> None:
+def test_a_copy_leaves_routing_headers_and_the_user_out():
     sent = {"user_id": "guest", "expiration": "1"}
     received = SimpleNamespace(
         headers={}, properties=sent, content_type=None, content_encoding=None, errors=[], body=b"x"
@@ -139,12 +136,12 @@ def test_a_copy_leaves_routing_headers_and_the_user_out() -> None:
     assert not {"user_id", "expiration"} & found.properties.keys()
 
 
-def test_a_delivery_that_a_signal_handler_reads_to_its_end_is_delivered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delivery_that_a_signal_handler_reads_to_its_end_is_delivered_once(monkeypatch):
     delivered: list[Any] = []
     on_frame = frame_handler(SimpleNamespace(bytes_recv=0), lambda *found: delivered.append(found))
     read, body = TolerantMessage.inbound_body, (3, 1, b"x")
 
-    def interrupted(message: TolerantMessage, payload: bytes) -> None:
+    def interrupted(message, payload):
         monkeypatch.setattr(TolerantMessage, "inbound_body", read)
         on_frame(body)
         read(message, payload)
@@ -156,7 +153,7 @@ def test_a_delivery_that_a_signal_handler_reads_to_its_end_is_delivered_once(mon
     assert len(delivered) == 1
 
 
-def test_a_workers_statistics_have_its_transport_options_as_json() -> None:
+def test_a_workers_statistics_have_its_transport_options_as_json():
     """`inspect stats` sends them; with a function among them it would get no reply."""
     decoded = json.loads(dumps(tolerant({"confirm_publish": True})))
     assert decoded == {"confirm_publish": True, "frame_handler": "celery_rmq_delay.amqp.connections.frame_handler"}

@@ -1,9 +1,5 @@
 """Places of history files; secrets in such URLs are not shown."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from celery_rmq_delay.exceptions import HistoryError
@@ -14,7 +10,7 @@ KEY, SECRET = "AKIAEXAMPLE", "wJalrXUtnFEMI"
 
 
 @corpus("url", ["/srv/history", "file:///srv/history", "s3://bucket", "gs://b/h", "hdfs://name:8020/h"])
-def test_places_that_pyarrow_opens_are_valid(url: str) -> None:
+def test_places_that_pyarrow_opens_are_valid(url):
     assert problem_of(url) is None
     assert checked(url) == url
     assert shown(url) == url
@@ -30,7 +26,7 @@ def test_places_that_pyarrow_opens_are_valid(url: str) -> None:
         ("/srv/\0", "unprintable characters"),
     ],
 )
-def test_other_places_are_refused_with_a_fix(url: Any, error: str) -> None:
+def test_other_places_are_refused_with_a_fix(url, error):
     with pytest.raises(HistoryError, match="History files: found") as raised:
         checked(url)
     assert error in str(raised.value)
@@ -48,7 +44,7 @@ def test_other_places_are_refused_with_a_fix(url: Any, error: str) -> None:
         f"{KEY}:{SECRET}@bucket/history",
     ],
 )
-def test_no_secret_is_shown(url: str) -> None:
+def test_no_secret_is_shown(url):
     error = f"ArrowInvalid: Cannot parse URI: '{url}' (key {KEY}, secret {SECRET}) for bucket/history"
     for text in (shown(url), without_secrets(error, url)):
         assert KEY not in text
@@ -56,7 +52,7 @@ def test_no_secret_is_shown(url: str) -> None:
     assert "Cannot parse URI" in without_secrets(error, url)
 
 
-def test_parts_of_an_error_that_are_not_secret_stay() -> None:
+def test_parts_of_an_error_that_are_not_secret_stay():
     url = f"s3://{KEY}:{SECRET}@bucket/history?region=eu-west-1&endpoint_override=127.0.0.1:9000"
     error = "OSError: When creating key 'history/x' in bucket 'bucket': no connection to 127.0.0.1 of eu-west-1"
     assert without_secrets(error, url) == error

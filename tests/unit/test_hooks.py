@@ -1,9 +1,6 @@
 """Private names of Celery and its libraries that the package uses: listed, checked, and handled if missing."""
 
-from __future__ import annotations
-
 import ast
-from collections.abc import Iterator
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -27,7 +24,7 @@ OWN = {"_asdict", "_fields", "_replace", "_queue"}
 
 
 @pytest.fixture
-def gone(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def gone(monkeypatch):
     """A hook that the installed Celery does not have."""
     monkeypatch.setitem(hooks.HOOKS, "celery.worker.request:Request", ("_message", "_settled_by"))
     hooks.missing.cache_clear()
@@ -35,14 +32,14 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     hooks.missing.cache_clear()
 
 
-def private(path: Path) -> Iterator[str]:
+def private(path):
     """Yield the private attributes of other modules that a module uses."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             yield node.attr
 
 
-def defined(path: Path) -> Iterator[str]:
+def defined(path):
     """Yield the private names that a module defines."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -53,14 +50,12 @@ def defined(path: Path) -> Iterator[str]:
             yield node.target.id
 
 
-def test_the_installed_versions_have_all_hooks() -> None:
+def test_the_installed_versions_have_all_hooks():
     assert hooks.missing() == ()
     assert hooks.complaint() is None
 
 
-def test_a_function_that_a_product_has_wrapped_without_its_parameters_lacks_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_function_that_a_product_has_wrapped_without_its_parameters_lacks_none(monkeypatch):
     """As Sentry wraps `build_tracer`."""
     monkeypatch.setattr("celery.app.trace.build_tracer", lambda name, task, *args, **options: None)
     hooks.missing.cache_clear()
@@ -70,27 +65,27 @@ def test_a_function_that_a_product_has_wrapped_without_its_parameters_lacks_none
         hooks.missing.cache_clear()
 
 
-def test_the_oldest_versions_that_were_tried_are_those_that_the_package_asks_for() -> None:
+def test_the_oldest_versions_that_were_tried_are_those_that_the_package_asks_for():
     asked = {each.name: str(each.specifier) for each in map(Requirement, requires("celery-rmq-delay") or ())}
     for name, (first, _) in hooks.TRIED.items():
         assert asked[name] == f">={first.removesuffix('.0')}"
         assert f"celery55: {name}=={first}\n" in (ROOT / "tox.ini").read_text()
 
 
-def test_every_private_name_that_is_used_is_a_hook() -> None:
+def test_every_private_name_that_is_used_is_a_hook():
     listed = {name for names in hooks.HOOKS.values() for name in names}
     own = {name for path in MODULES for name in defined(path)}
     unknown = {path.name: set(private(path)) - own - listed - OWN for path in MODULES}
     assert {name: found for name, found in unknown.items() if found} == {}
 
 
-def test_every_hook_is_used() -> None:
+def test_every_hook_is_used():
     sources = "\n".join(path.read_text() for path in MODULES if path.name != "hooks.py")
     unused = [name for names in hooks.HOOKS.values() for name in names if name not in sources]
     assert unused == []
 
 
-def test_missing_hooks_are_reported_with_the_versions_that_have_them(gone: str) -> None:
+def test_missing_hooks_are_reported_with_the_versions_that_have_them(gone):
     assert hooks.missing() == (gone,)
     text = hooks.complaint()
     assert text is not None
@@ -99,7 +94,7 @@ def test_missing_hooks_are_reported_with_the_versions_that_have_them(gone: str) 
 
 
 @corpus("where", ["celery.no_such_module", "celery:NoSuchClass"])
-def test_a_module_or_class_that_is_gone_is_missing(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_a_module_or_class_that_is_gone_is_missing(monkeypatch, where):
     monkeypatch.setitem(hooks.HOOKS, where, ("name",))
     hooks.missing.cache_clear()
     assert hooks.missing() == (where,)
@@ -108,11 +103,11 @@ def test_a_module_or_class_that_is_gone_is_missing(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("gone")
-def test_tasks_keep_celerys_own_record_of_failures_where_a_hook_is_missing() -> None:
+def test_tasks_keep_celerys_own_record_of_failures_where_a_hook_is_missing():
     app = Celery("test", broker="memory://", set_as_current=False)
 
     @app.task(base=RetryableTask, name="t", shared=False)
-    def t() -> None: ...
+    def t(): ...
 
     t.__trace__ = build_tracer("t", t, app=app)
     cells = dict(zip(t.__trace__.__code__.co_freevars, t.__trace__.__closure__, strict=True))

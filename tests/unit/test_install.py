@@ -1,7 +1,5 @@
 """The function `install`."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -20,7 +18,7 @@ from tests.support.apps import bare_app
 from tests.support.corpus import corpus
 
 
-def test_install_leaves_its_state_on_the_app_and_a_second_call_needs_the_same_settings() -> None:
+def test_install_leaves_its_state_on_the_app_and_a_second_call_needs_the_same_settings():
     app = bare_app({"tiers": ["1s"]})
     with pytest.raises(RmqDelayError, match=r"call celery_rmq_delay\.install\(app\)"):
         state_of(app)
@@ -35,55 +33,55 @@ def test_install_leaves_its_state_on_the_app_and_a_second_call_needs_the_same_se
         assert "hidden" not in str(raised.value)
 
 
-def test_install_opens_no_connection() -> None:
+def test_install_opens_no_connection():
     app = bare_app()
     app.conf.broker_url = "amqp://no.such.host.invalid//"
     install(app)
     assert isinstance(app.amqp.queues["celery"], OriginQueue)
 
 
-def test_a_wrong_setting_is_an_error_at_install_and_installs_nothing() -> None:
+def test_a_wrong_setting_is_an_error_at_install_and_installs_nothing():
     app = bare_app({"tiers": ["soon"]})
     with pytest.raises(SettingsError, match=r"rmq_delay\.tiers\[0\]: found 'soon'"):
         install(app)
     assert find_state(app) is None
 
 
-def test_the_error_names_the_setting_as_django_has_it() -> None:
+def test_the_error_names_the_setting_as_django_has_it():
     app = Celery("test", set_as_current=False)
     app.config_from_object({"CELERY_RMQ_DELAY": {"tiers": []}}, namespace="CELERY")
     with pytest.raises(SettingsError, match=r"^CELERY_RMQ_DELAY\.tiers: found \[\]"):
         install(app)
 
 
-def test_more_retries_than_tiers_are_an_error_that_names_the_task() -> None:
+def test_more_retries_than_tiers_are_an_error_that_names_the_task():
     app = bare_app({"tiers": ["1s", "2s"]})
     install(app)
 
     @app.task(base=RetryableTask, name="greedy", max_retries=3, shared=False)
-    def greedy() -> None: ...
+    def greedy(): ...
 
     with pytest.raises(SettingsError, match=r"max_retries of task greedy: found 3"):
         app.finalize(auto=False)
         greedy()
 
 
-def test_max_retries_may_be_a_property_and_may_be_set_later() -> None:
+def test_max_retries_may_be_a_property_and_may_be_set_later():
     class Asked(RetryableTask):
         abstract = True
 
         @property
-        def max_retries(self) -> int:
+        def max_retries(self):
             return 1
 
     app = bare_app({"tiers": ["1s", "2s"]})
     install(app)
 
     @app.task(base=Asked, name="asked", shared=False)
-    def asked() -> None: ...
+    def asked(): ...
 
     @app.task(base=RetryableTask, name="set_later", shared=False)
-    def set_later() -> None: ...
+    def set_later(): ...
 
     app.finalize(auto=False)
     asked()
@@ -93,7 +91,7 @@ def test_max_retries_may_be_a_property_and_may_be_set_later() -> None:
     assert app.tasks["set_later"].max_retries_set == 2
 
 
-def test_the_errors_of_all_tasks_are_reported_at_once() -> None:
+def test_the_errors_of_all_tasks_are_reported_at_once():
     app = bare_app({"tiers": ["1s"]})
     delay = install(app)
     for name, options in {"a": {"max_retries": 3}, "b": {"tiers": ["soon"]}, "c": {"acks_late": False}}.items():
@@ -110,25 +108,25 @@ def test_the_errors_of_all_tasks_are_reported_at_once() -> None:
     app.close()
 
 
-def test_a_task_defined_before_install_is_checked_too() -> None:
+def test_a_task_defined_before_install_is_checked_too():
     app = bare_app({"tiers": ["1s"]})
 
     @app.task(base=RetryableTask, name="greedy", max_retries=3, shared=False)
-    def greedy() -> None: ...
+    def greedy(): ...
 
     app.finalize()
     with pytest.raises(SettingsError, match=r"max_retries of task greedy: found 3"):
         install(app)
 
 
-def test_tasks_advance_through_the_ladder_of_their_queue_or_their_own() -> None:
+def test_tasks_advance_through_the_ladder_of_their_queue_or_their_own():
     app = bare_app({"tiers": ["1s"], "queues": {"slow": {"tiers": ["1h"]}}}, task_routes={"mail.*": {"queue": "slow"}})
 
     @app.task(base=RetryableTask, name="mail.send", shared=False)
-    def send() -> None: ...
+    def send(): ...
 
     @app.task(base=RetryableTask, name="shop.ping", tiers=["5s", "6s"], shared=False)
-    def ping() -> None: ...
+    def ping(): ...
 
     delay = install(app)
     app.finalize()
@@ -144,16 +142,16 @@ def test_tasks_advance_through_the_ladder_of_their_queue_or_their_own() -> None:
     assert not delay.is_planned("slow", ping)
 
 
-def test_a_queue_that_is_left_alone_has_no_plan() -> None:
+def test_a_queue_that_is_left_alone_has_no_plan():
     delay = install(bare_app({"queues": {"theirs": False}}))
     with pytest.raises(RmqDelayError, match="this queue is left alone"):
         delay.plan("theirs", reason_routing=True)
 
 
-def test_messages_get_the_lane_of_their_own_app_where_a_ladder_has_jitter() -> None:
+def test_messages_get_the_lane_of_their_own_app_where_a_ladder_has_jitter():
     sent = []
 
-    def look(headers: dict[str, Any], **_: Any) -> None:
+    def look(headers, **_):
         sent.append(headers)
 
     every: list[Any] = [{"tiers": ["1s"]}, {"jitter": 0.2, "lanes": 7}, {"jitter": 0.2, "lanes": 5}]
@@ -174,21 +172,21 @@ def test_messages_get_the_lane_of_their_own_app_where_a_ladder_has_jitter() -> N
     assert {headers.get("tenant") for headers in sent[::2]} == {"north"}
 
 
-def test_a_route_cached_before_install_leads_to_a_queue_with_a_ladder_afterwards() -> None:
+def test_a_route_cached_before_install_leads_to_a_queue_with_a_ladder_afterwards():
     app = bare_app({"tiers": ["1s"]})
     assert not isinstance(app.amqp.router.route({}, "shop.charge")["queue"], OriginQueue)
     install(app)
     assert isinstance(app.amqp.router.route({}, "shop.charge")["queue"], OriginQueue)
 
 
-def test_a_max_retries_in_retry_kwargs_that_the_ladder_cannot_give_is_refused() -> None:
+def test_a_max_retries_in_retry_kwargs_that_the_ladder_cannot_give_is_refused():
     app = bare_app({"tiers": ["1s", "2s"]})
     install(app)
     with pytest.raises(SettingsError, match=r"max_retries of task pays, in retry_kwargs: found 3"):
         app.task(base=RetryableTask, name="pays", shared=False, lazy=False, retry_kwargs={"max_retries": 3})(pays)
 
 
-def pays() -> None:
+def pays():
     """Do nothing."""
 
 
@@ -206,7 +204,7 @@ def pays() -> None:
         ("Strategy", "celery.worker.strategy:default"),
     ],
 )
-def test_an_option_by_which_a_retryable_task_would_be_acked_too_early_is_refused(option: str, value: Any) -> None:
+def test_an_option_by_which_a_retryable_task_would_be_acked_too_early_is_refused(option, value):
     app = Celery("options", set_as_current=False)
     install(app)
     with pytest.raises(SettingsError, match=f"{option} of task pays: found {value!r}.*leave {option} out"):
@@ -214,7 +212,7 @@ def test_an_option_by_which_a_retryable_task_would_be_acked_too_early_is_refused
     app.close()
 
 
-def test_celerys_own_tasks_keep_its_behaviour_where_retryable_is_the_class_of_all_tasks() -> None:
+def test_celerys_own_tasks_keep_its_behaviour_where_retryable_is_the_class_of_all_tasks():
     stock = Celery("stock", set_as_current=False)
     app = Celery("ours", set_as_current=False, task_cls=RetryableTask)
     install(app)

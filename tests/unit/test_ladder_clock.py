@@ -1,13 +1,8 @@
 """The ladder clock's arithmetic, and the state of the app after it."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from celery import Celery
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -22,16 +17,16 @@ HOUR = 3_600_000
 DELAYS = st.sets(st.integers(1, 30 * 24 * HOUR), min_size=1, max_size=8)
 
 
-def make_app(**settings: Any) -> Celery:
+def make_app(**settings):
     return app_of({"tiers": ["10s", "1m", "10m", "1h"], **settings})
 
 
 @pytest.fixture
-def app() -> Iterator[Celery]:
+def app():
     app = make_app(queues={"mails": {"tiers": ["5s", "30s"]}, "left_alone": False})
 
     @app.task(base=RetryableTask, name="own", tiers=["1s", "2h"], shared=False)
-    def own() -> None:
+    def own():
         """Has tiers of its own."""
 
     yield app
@@ -41,7 +36,7 @@ def app() -> Iterator[Celery]:
 @example(delays={10_000, HOUR}, shortest=20, span=0)
 @example(delays={5, 10}, shortest=20, span=0)
 @given(delays=DELAYS, shortest=st.integers(1, 50), span=st.integers(0, 1000))
-def test_the_order_is_kept_within_bounds_and_no_delay_grows(delays: set[int], shortest: int, span: int) -> None:
+def test_the_order_is_kept_within_bounds_and_no_delay_grows(delays, shortest, span):
     longest = shortest + span
     scale = Scale.of(delays, shortest_ms=shortest, longest_ms=longest)
     ordered = sorted(delays)
@@ -51,7 +46,7 @@ def test_the_order_is_kept_within_bounds_and_no_delay_grows(delays: set[int], sh
     assert all(min(delay, shortest) <= after <= delay for delay, after in zip(ordered, short, strict=True))
 
 
-def test_ratios_are_kept_where_they_fit_and_else_shrink_alike() -> None:
+def test_ratios_are_kept_where_they_fit_and_else_shrink_alike():
     scale = Scale.of({HOUR, 2 * HOUR, 4 * HOUR}, shortest_ms=20, longest_ms=200)
     assert [scale.shorten(hours * HOUR) for hours in (1, 2, 4)] == [50, 100, 200]
     scale = Scale.of({10_000, 60_000, 600_000, HOUR}, shortest_ms=20, longest_ms=200)
@@ -61,9 +56,7 @@ def test_ratios_are_kept_where_they_fit_and_else_shrink_alike() -> None:
     assert [scale.shorten(delay) for delay in (50, 150)] == [50, 150]
 
 
-def test_all_ladders_of_the_app_are_short_inside_of_the_block_only(
-    app: Celery, rmq_clock: Callable[..., LadderClock]
-) -> None:
+def test_all_ladders_of_the_app_are_short_inside_of_the_block_only(app, rmq_clock):
     delay, before = state_of(app), dict(vars(state_of(app)))
     own = app.tasks["own"]
     with LadderClock(app) as clock:
@@ -79,17 +72,17 @@ def test_all_ladders_of_the_app_are_short_inside_of_the_block_only(
     assert delay.ladder("mails", own).tiers_ms == (20, 1000)
 
 
-def test_tasks_that_are_defined_inside_of_the_block_have_short_tiers_too(app: Celery) -> None:
+def test_tasks_that_are_defined_inside_of_the_block_have_short_tiers_too(app):
     with LadderClock(app) as clock:
 
         @app.task(base=RetryableTask, tiers=["1h"], shared=False)
-        def late() -> None:
+        def late():
             """A task that is defined later."""
 
         assert state_of(app).ladder("celery", late).tiers_ms == (clock.scale.shorten(HOUR),)
 
 
-def test_a_delay_that_is_too_long_for_the_settings_is_refused_as_without_the_clock() -> None:
+def test_a_delay_that_is_too_long_for_the_settings_is_refused_as_without_the_clock():
     app = make_app(exact_levels=10)  # 1023 s
     delay = state_of(app)
     with LadderClock(app):
@@ -100,7 +93,7 @@ def test_a_delay_that_is_too_long_for_the_settings_is_refused_as_without_the_clo
     app.close()
 
 
-def test_two_clocks_native_queues_and_a_shortest_above_the_longest_are_refused(app: Celery) -> None:
+def test_two_clocks_native_queues_and_a_shortest_above_the_longest_are_refused(app):
     with LadderClock(app) as clock, pytest.raises(RmqDelayError, match="already shortened"):
         clock.__enter__()
     with pytest.raises(SettingsError, match=r"shortest: found '1s'. Write at most the longest, 200ms"):
@@ -111,7 +104,7 @@ def test_two_clocks_native_queues_and_a_shortest_above_the_longest_are_refused(a
     native.close()
 
 
-def test_another_process_gets_the_same_clock_from_the_environment(app: Celery) -> None:
+def test_another_process_gets_the_same_clock_from_the_environment(app):
     clock = LadderClock(app, longest="150ms")
     other = make_app()
     with clock_from(clock.environment, other) as theirs:
@@ -121,6 +114,6 @@ def test_another_process_gets_the_same_clock_from_the_environment(app: Celery) -
 
 
 @pytest.mark.parametrize("text", [None, "", "200ms", "[1, 2]", json.dumps([0, 1, 1, 1]), json.dumps(["a", 1, 1, 1])])
-def test_the_error_for_an_environment_without_a_clock_names_the_function(app: Celery, text: str | None) -> None:
+def test_the_error_for_an_environment_without_a_clock_names_the_function(app, text):
     with pytest.raises(SettingsError, match=r"CELERY_RMQ_DELAY_TEST_CLOCK: found .*LadderClock\.environment"):
         clock_from({} if text is None else {VARIABLE: text}, app)

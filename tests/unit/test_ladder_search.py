@@ -1,7 +1,5 @@
 """A ladder's figures, and the search: compared with brute force, and with too few data."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

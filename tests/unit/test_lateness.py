@@ -1,7 +1,5 @@
 """Retries that end much later than planned: seconds or minutes, from one retry to the next."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

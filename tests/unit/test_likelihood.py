@@ -1,7 +1,5 @@
 """The most likely shares: compared with another implementation, with plain counts, and for odd counts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

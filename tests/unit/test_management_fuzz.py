@@ -1,12 +1,9 @@
 """Invalid answers of a management API: each is one `ManagementError` or a partial result."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -37,7 +34,7 @@ class Liar(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     server: Liar
 
-    def _answer(self) -> None:
+    def _answer(self):
         liar = self.server
         liar.paths.append(self.path)
         self.send_response(liar.status)
@@ -50,12 +47,12 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_DELETE = _answer  # noqa: N815 - the names are the standard library's
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_):
         """Log nothing."""
 
 
 @pytest.fixture(scope="module")
-def liar() -> Iterator[Liar]:
+def liar():
     with Liar(("127.0.0.1", 0), Handler) as server:
         server.paths = []
         thread = Thread(target=server.serve_forever, args=(0.01,))
@@ -76,7 +73,7 @@ CALLS: dict[str, Callable[[Management], object]] = {
 }
 
 
-def ask(liar: Liar, call: str, body: bytes, status: int = 200, **more: Any) -> str:
+def ask(liar, call, body, status=200, **more):
     """Send one request; return the error, or an empty text. Any other exception fails."""
     liar.body, liar.status = body, status
     liar.headers, liar.length = more.get("headers", ()), more.get("length")
@@ -108,7 +105,7 @@ answers = (hostile.json_values | st.lists(queue, max_size=3) | queue | st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(CALLS)), answers, st.sampled_from([200, 200, 200, 201, 301, 400, 401, 403, 404, 500]))
-def test_every_answer_is_read_or_one_error(liar: Liar, call: str, body: bytes, status: int) -> None:
+def test_every_answer_is_read_or_one_error(liar, call, body, status):
     ask(liar, call, body, status)
 
 
@@ -126,12 +123,12 @@ def test_every_answer_is_read_or_one_error(liar: Liar, call: str, body: bytes, s
         (b"null", {}),
     ],
 )
-def test_invalid_answers_raise_one_error(liar: Liar, call: str, body: bytes, more: dict[str, Any]) -> None:
+def test_invalid_answers_raise_one_error(liar, call, body, more):
     assert ask(liar, call, body, **more)
 
 
 @corpus("call", sorted(CALLS))
-def test_no_redirect_is_followed_with_the_password(liar: Liar, call: str) -> None:
+def test_no_redirect_is_followed_with_the_password(liar, call):
     liar.paths.clear()
     assert "302" in ask(liar, call, b"", 302, headers=(("Location", f"http://127.0.0.1:{liar.server_port}/stolen"),))
     assert not [path for path in liar.paths if "stolen" in path]

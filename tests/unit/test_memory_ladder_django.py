@@ -1,11 +1,8 @@
 """The in-memory ladder in a Django project's own test runner: tasks run in the test's transaction."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -59,7 +56,7 @@ class RegisterTest(TestCase):
 """
 
 
-def test_tasks_run_inside_of_the_transaction_of_a_django_test(tmp_path: Path) -> None:
+def test_tasks_run_inside_of_the_transaction_of_a_django_test(tmp_path):
     pytest.importorskip("django")
     for name, text in {"shop_settings.py": SETTINGS, "celery_app.py": APP, "test_shop.py": TEST}.items():
         (tmp_path / name).write_text(text)

@@ -1,7 +1,5 @@
 """The number of outages that can explain the failures: independent witnesses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

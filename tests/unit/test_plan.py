@@ -1,9 +1,6 @@
 """Plans, routed by a small model of RabbitMQ: every message goes to exactly one place."""
 
-from __future__ import annotations
-
 import itertools
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,13 +25,7 @@ queues = st.one_of(st.sampled_from(NASTY), st.text(min_size=1, max_size=20)).fil
 types: st.SearchStrategy[QueueType] = st.sampled_from(["classic", "quorum"])
 
 
-def plan_of(
-    queue: str = "q",
-    ladder: Ladder | None = None,
-    tasks: dict[str, Ladder | None] | None = None,
-    queue_type: QueueType = "classic",
-    reason_routing: bool = True,
-) -> LadderPlan:
+def plan_of(queue="q", ladder=None, tasks=None, queue_type="classic", reason_routing=True):
     return LadderPlan(NAMES, queue, queue_type, "p.exhausted", ladder or Ladder((10, 20)), tasks or {}, reason_routing)
 
 
@@ -46,11 +37,11 @@ plans = st.builds(
 class Model:
     """A model of exchanges, bindings and alternate exchanges in RabbitMQ."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects):
         self.exchanges = {exchange.name: exchange for exchange in objects.exchanges}
         self.bindings = objects.bindings
 
-    def route(self, exchange: str, key: str, headers: dict[str, Any]) -> list[str]:
+    def route(self, exchange, key, headers):
         found: list[str] = []
         for binding in self.bindings:
             if binding.source == exchange and self._matches(self.exchanges[exchange], binding, key, headers):
@@ -60,7 +51,7 @@ class Model:
         return self.route(alternate, key, headers) if not found and alternate else found
 
     @staticmethod
-    def _matches(exchange: Exchange, binding: Binding, key: str, headers: dict[str, Any]) -> bool:
+    def _matches(exchange, binding, key, headers):
         if exchange.type == "fanout":
             return True
         if exchange.type == "direct":
@@ -69,11 +60,11 @@ class Model:
         return all(headers.get(name) == value for name, value in wanted.items())
 
 
-def applied(plan: LadderPlan, highest: int = 0) -> Objects:
+def applied(plan, highest=0):
     """The plan's objects with the bindings that the active exchange has."""
     names, queue = plan.names, plan.queue
 
-    def lead(source: str, to: Ladder, **declared: Any) -> Binding:
+    def lead(source, to, **declared):
         return Binding(source, names.ladder(queue, to.id), to="exchange", declared=arguments(declared))
 
     own = [
@@ -93,7 +84,7 @@ def applied(plan: LadderPlan, highest: int = 0) -> Objects:
 
 
 @given(plans, st.integers(0, 7))
-def test_every_rejected_message_goes_to_exactly_one_place(plan: LadderPlan, highest: int) -> None:
+def test_every_rejected_message_goes_to_exactly_one_place(plan, highest):
     """For any task, any tier of any ladder of the queue, any lane and any other key."""
     model = Model(applied(plan, highest))
     top = max(highest, *(len(ladder) for ladder in plan.ladders.values()))
@@ -118,14 +109,14 @@ def test_every_rejected_message_goes_to_exactly_one_place(plan: LadderPlan, high
 
 
 @given(plans, st.sampled_from(["expired", "maxlen", "delivery_limit", None]))
-def test_every_other_death_goes_to_the_exhausted_queue_once(plan: LadderPlan, reason: str | None) -> None:
+def test_every_other_death_goes_to_the_exhausted_queue_once(plan, reason):
     model = Model(applied(plan))
     for key in (plan.queue, return_key(plan.queue, 1)):
         assert model.route(plan.names.dlx(plan.queue), key, {"x-last-death-reason": reason}) == [plan.exhausted]
 
 
 @given(plans, st.integers(0, 7))
-def test_every_delay_queue_leads_back_to_its_origin_queue(plan: LadderPlan, highest: int) -> None:
+def test_every_delay_queue_leads_back_to_its_origin_queue(plan, highest):
     objects = plan.objects(highest)
     model = Model(objects)
     for _, _, queue in plan.delay_queues(plan.ladders.values()):
@@ -140,7 +131,7 @@ def test_every_delay_queue_leads_back_to_its_origin_queue(plan: LadderPlan, high
 
 
 @given(st.lists(plans, min_size=2, max_size=4, unique_by=lambda plan: plan.queue))
-def test_queues_of_one_prefix_do_not_interfere(several: list[LadderPlan]) -> None:
+def test_queues_of_one_prefix_do_not_interfere(several):
     exchanges: dict[str, Exchange] = {}
     queues: dict[str, Queue | None] = {plan.queue: None for plan in several} | {"p.exhausted": None}
     together = Objects()
@@ -163,7 +154,7 @@ def test_queues_of_one_prefix_do_not_interfere(several: list[LadderPlan]) -> Non
 
 
 @given(plans, st.integers(0, 7))
-def test_every_object_is_declared_once_and_before_it_is_needed(plan: LadderPlan, highest: int) -> None:
+def test_every_object_is_declared_once_and_before_it_is_needed(plan, highest):
     objects = plan.objects(highest)
     for kind in (objects.exchanges, objects.queues, objects.bindings):
         assert len(set(kind)) == len(kind)
@@ -179,7 +170,7 @@ def test_every_object_is_declared_once_and_before_it_is_needed(plan: LadderPlan,
 
 
 @given(plans, ladders)
-def test_a_higher_tier_only_adds_ends(plan: LadderPlan, other: Ladder) -> None:
+def test_a_higher_tier_only_adds_ends(plan, other):
     """A ladder that is declared again for a queue with a longer ladder keeps all its objects."""
     before, after = plan.objects(), plan.objects(len(other) + 5)
     assert set(before.exchanges) == set(after.exchanges)
@@ -188,11 +179,11 @@ def test_a_higher_tier_only_adds_ends(plan: LadderPlan, other: Ladder) -> None:
 
 
 @corpus("reason_routing", [False, True])
-def test_the_brokers_version_changes_no_object(reason_routing: bool) -> None:
+def test_the_brokers_version_changes_no_object(reason_routing):
     assert plan_of(reason_routing=reason_routing).objects() == plan_of().objects()
 
 
-def test_a_quorum_queue_loses_no_message() -> None:
+def test_a_quorum_queue_loses_no_message():
     plan = plan_of(queue_type="quorum")
     safe = {"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
     assert safe.items() <= origin_arguments(NAMES, "q", "quorum").items()
@@ -200,17 +191,17 @@ def test_a_quorum_queue_loses_no_message() -> None:
         assert safe.items() <= queue.arguments.items()
 
 
-def test_a_classic_queue_has_nothing_but_its_dead_letter_exchange() -> None:
+def test_a_classic_queue_has_nothing_but_its_dead_letter_exchange():
     assert origin_arguments(NAMES, "q", "classic") == {"x-dead-letter-exchange": "p.q.dlx"}
 
 
-def test_quarantined_tasks_die_as_the_messages_of_their_queue_do() -> None:
+def test_quarantined_tasks_die_as_the_messages_of_their_queue_do():
     declared = {queue.name: queue.arguments for queue in plan_of().objects().queues}
     assert declared[quarantine("q")] == {"x-dead-letter-exchange": "p.q.dlx"}
 
 
 @given(plans)
-def test_the_record_is_read_back(plan: LadderPlan) -> None:
+def test_the_record_is_read_back(plan):
     found = Applied(
         ladders=plan.ladders,
         retired={"x": 1.5},
@@ -225,6 +216,6 @@ def test_the_record_is_read_back(plan: LadderPlan) -> None:
     assert found.highest_tier == max(len(ladder) for ladder in plan.ladders.values())
 
 
-def test_nothing_was_applied_to_a_queue_without_a_record() -> None:
+def test_nothing_was_applied_to_a_queue_without_a_record():
     assert Applied.from_json(None) == Applied()
     assert Applied().highest_tier == 0

@@ -1,10 +1,7 @@
 """The policy that adopts a queue, and queues that no policy can adopt."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,12 +29,12 @@ DLX = "rmq_delay.shop.dlx"
 QUEUE_NAMES = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\n\r\0"), min_size=1)
 
 
-def detail(**changes: Any) -> QueueDetail:
+def detail(**changes):
     return replace(QueueDetail("shop", "classic", {}, None, {}, 0), **changes)
 
 
 @given(QUEUE_NAMES, st.text())
-def test_a_pattern_matches_its_queue_and_no_other(queue: str, more: str) -> None:
+def test_a_pattern_matches_its_queue_and_no_other(queue, more):
     pattern = pattern_of(queue).encode()
     assert re.search(pattern, queue.encode())
     assert not re.search(pattern, f"x{queue}".encode())
@@ -47,13 +44,13 @@ def test_a_pattern_matches_its_queue_and_no_other(queue: str, more: str) -> None
 
 
 @given(QUEUE_NAMES)
-def test_a_policy_survives_json(queue: str) -> None:
+def test_a_policy_survives_json(queue):
     policy = Policy("p", pattern_of(queue), {"max-length": 3}, 7)
     assert Policy.from_json({"name": "p", "vhost": "/", **policy.to_json()}) == policy
     assert policy.fits(queue, "classic")
 
 
-def test_a_queue_without_policy_gets_one_of_its_own() -> None:
+def test_a_queue_without_policy_gets_one_of_its_own():
     plan = plan_policy(NAMES, detail(), [])
     assert plan.policy == Policy("rmq_delay.shop", "^shop$", {"dead-letter-exchange": DLX}, 1, "queues")
     assert plan.changes == {"dead-letter-exchange": (None, DLX)}
@@ -63,7 +60,7 @@ def test_a_queue_without_policy_gets_one_of_its_own() -> None:
     assert quorum.policy.definition == {"dead-letter-exchange": DLX, **safe}
 
 
-def test_the_policy_is_merged_from_the_applied_one_and_has_the_highest_priority() -> None:
+def test_the_policy_is_merged_from_the_applied_one_and_has_the_highest_priority():
     policies = [
         Policy("all", ".*", {"max-length": 5, "overflow": "drop-head"}, 3, "all"),
         Policy("low", "^shop", {"message-ttl": 1}, 2),
@@ -79,7 +76,7 @@ def test_the_policy_is_merged_from_the_applied_one_and_has_the_highest_priority(
     assert changed.changes["overflow"] == ("drop-head", "reject-publish")
 
 
-def test_a_policy_that_the_broker_does_not_apply_to_this_type_of_queue_is_not_merged() -> None:
+def test_a_policy_that_the_broker_does_not_apply_to_this_type_of_queue_is_not_merged():
     policies = [
         Policy("quorum only", "shop", {"delivery-limit": 5, "max-length": 3}, 9),
         Policy("mirrors", "shop", {"ha-mode": "all"}, 8),
@@ -88,7 +85,7 @@ def test_a_policy_that_the_broker_does_not_apply_to_this_type_of_queue_is_not_me
     assert (classic.base, quorum.base) == (policies[1], policies[0])
 
 
-def test_a_pattern_that_only_the_broker_can_read_is_outranked_and_trusted_when_it_applies() -> None:
+def test_a_pattern_that_only_the_broker_can_read_is_outranked_and_trusted_when_it_applies():
     odd = Policy("odd", "^sh(?|o)p[[:alpha:]]*$", {"max-length": 5}, 8)
     assert odd.fits("shop", "classic") is None
     assert plan_policy(NAMES, detail(), [odd]).policy.priority == 9
@@ -96,13 +93,13 @@ def test_a_pattern_that_only_the_broker_can_read_is_outranked_and_trusted_when_i
     assert plan_policy(NAMES, detail(policy="odd"), [odd]).base == odd
 
 
-def test_the_one_of_several_equal_policies_that_the_broker_uses_is_merged() -> None:
+def test_the_one_of_several_equal_policies_that_the_broker_uses_is_merged():
     policies = [Policy(name, "shop", {}, 1) for name in "abc"]
     assert applying(policies, "shop", "classic", "b") == policies[1]
     assert applying([], "shop", "classic") is None
 
 
-def test_an_operator_policy_is_not_copied_and_named() -> None:
+def test_an_operator_policy_is_not_copied_and_named():
     found = detail(operator_policy="limits", policy_definition={"max-length": 9})
     plan = plan_policy(NAMES, found, [])
     assert plan.policy.definition == {"dead-letter-exchange": DLX}
@@ -112,7 +109,7 @@ def test_an_operator_policy_is_not_copied_and_named() -> None:
     assert plan_policy(NAMES, classic, []).operator_policy == "op"
 
 
-def test_our_policy_is_written_again_when_the_policy_below_it_changed() -> None:
+def test_our_policy_is_written_again_when_the_policy_below_it_changed():
     base = Policy("all", ".*", {"max-length": 6}, 3)
     ours = Policy("rmq_delay.shop", "^shop$", {"max-length": 5, "dead-letter-exchange": DLX}, 4)
     plan = plan_policy(NAMES, detail(policy=ours.name), [base, ours])
@@ -144,21 +141,21 @@ REFUSED = {
 
 
 @corpus("error, case", REFUSED.items())
-def test_a_queue_that_no_policy_can_adopt_is_refused(error: str, case: tuple[dict[str, Any], list[Policy]]) -> None:
+def test_a_queue_that_no_policy_can_adopt_is_refused(error, case):
     changes, policies = case
     with pytest.raises(AdoptionError, match=re.escape(error)) as raised:
         plan_policy(NAMES, detail(**changes), policies)
     assert "shop" in str(raised.value)
 
 
-def test_a_policy_that_dead_letters_elsewhere_is_replaced_with_the_option_only() -> None:
+def test_a_policy_that_dead_letters_elsewhere_is_replaced_with_the_option_only():
     theirs = Policy("p", "shop", {"dead-letter-exchange": "theirs", "dead-letter-routing-key": "k", "expires": 9})
     plan = plan_policy(NAMES, detail(), [theirs], replace=True)
     assert plan.policy.definition == {"dead-letter-exchange": DLX, "expires": 9}
     assert plan.changes == {"dead-letter-exchange": ("theirs", DLX), "dead-letter-routing-key": ("k", None)}
 
 
-def test_the_change_is_shown_key_by_key() -> None:
+def test_the_change_is_shown_key_by_key():
     base = Policy("all", ".*", {"max-length": 5, "overflow": "drop-head"}, 3)
     plan = plan_policy(NAMES, detail(type="quorum"), [base])
     assert policy_text(plan).splitlines() == [
@@ -181,7 +178,7 @@ def test_the_change_is_shown_key_by_key() -> None:
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.integers()), st.dictionaries(st.sampled_from("abc"), st.integers()))
-def test_differences_are_those_keys_whose_values_differ(before: dict[str, int], after: dict[str, int]) -> None:
+def test_differences_are_those_keys_whose_values_differ(before, after):
     found = differences(before, after)
     assert {key for key in {*before, *after} if before.get(key) != after.get(key)} == set(found)
 
@@ -197,13 +194,11 @@ def test_differences_are_those_keys_whose_values_differ(before: dict[str, int], 
         (-1, 3, (3, 10, 0), -1),
     ],
 )
-def test_the_delivery_limit_combines_argument_and_policy_as_the_broker_does(
-    argument: int | None, policy: int | None, version: tuple[int, int, int], limit: int | None
-) -> None:
+def test_the_delivery_limit_combines_argument_and_policy_as_the_broker_does(argument, policy, version, limit):
     assert effective_limit(argument, policy, version) == limit
 
 
-def test_a_record_of_another_version_is_read() -> None:
+def test_a_record_of_another_version_is_read():
     adoption = Adoption(True, 3, "quorum", 30, "p", "^q$", 2, {"a": 1}, "base", {"b": 2})
     applied = Applied(adoption=adoption)
     assert Applied.from_json(applied.to_json()) == applied

@@ -1,11 +1,8 @@
 """Ports of private servers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -28,7 +25,7 @@ input()
 """
 
 
-def test_two_processes_never_get_the_same_port_while_both_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_two_processes_never_get_the_same_port_while_both_run(monkeypatch, tmp_path):
     first = next(port for port in range(15_000, 32_000, 8) if all(map(ports.is_free, range(port, port + 8))))
     monkeypatch.setattr(ports, "_RANGE", (first, first + 7))
     # These two share a file of their own: another run of this test wants the same ports.

@@ -1,10 +1,7 @@
 """The fixtures' behaviour when a server is missing or external."""
 
-from __future__ import annotations
-
 import socket
 import sys
-from collections.abc import Iterator
 
 import httpcore  # noqa: F401 - here, as a run of pytest in this process drops the modules that it imports
 import httpx  # noqa: F401
@@ -23,20 +20,18 @@ USES_VHOST = "def test_it(rmq_vhost): pass\n\ndef test_it_again(rmq_vhost): pass
 
 
 @pytest.fixture(autouse=True)
-def without_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_servers(monkeypatch):
     for name in ("BROKER_URL", "REDIS_URL", URL_VARIABLE, "CI", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
 
 
-def run(pytester: pytest.Pytester, *arguments: str, code: str = USES_BROKER) -> pytest.RunResult:
+def run(pytester, *arguments, code=USES_BROKER):
     pytester.makepyfile(code)
     others = [part for name in ("cacheprovider", "celery", "django", "ddtrace") for part in ("-p", f"no:{name}")]
     return pytester.runpytest_inprocess(*others, *arguments)
 
 
-def test_a_missing_server_skips_on_a_developers_machine_and_fails_in_ci(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_server_skips_on_a_developers_machine_and_fails_in_ci(pytester, monkeypatch):
     run(pytester, "--rabbitmq", "/no/such/server").assert_outcomes(skipped=1)
     monkeypatch.setenv("CI", "true")
     result = run(pytester, "--rabbitmq", "/no/such/server")
@@ -45,21 +40,19 @@ def test_a_missing_server_skips_on_a_developers_machine_and_fails_in_ci(
     result.stdout.no_fnmatch_line("*exception*")
 
 
-def test_a_broker_given_by_url_or_by_the_environment_is_used_unchanged_unless_another_is_chosen(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_given_by_url_or_by_the_environment_is_used_unchanged_unless_another_is_chosen(pytester, monkeypatch):
     run(pytester, "--broker-url", "amqp://elsewhere//").assert_outcomes(passed=1)
     monkeypatch.setenv("BROKER_URL", "amqp://elsewhere//")
     run(pytester).assert_outcomes(passed=1)
     run(pytester, "--rabbitmq", "/no/such/server").assert_outcomes(skipped=1)
 
 
-def test_two_brokers_at_once_are_refused(pytester: pytest.Pytester) -> None:
+def test_two_brokers_at_once_are_refused(pytester):
     result = run(pytester, "--rabbitmq", "system", "--broker-url", "amqp://elsewhere//")
     result.stderr.fnmatch_lines(["*use only one of them*"])
 
 
-def refused(result: pytest.RunResult, *reasons: str) -> None:
+def refused(result, *reasons):
     """Check that both tests fail with these reasons and a way out, and without a traceback."""
     result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(["*needs a vhost of its own*", "Without BROKER_URL and --broker-url a private broker*"])
@@ -69,15 +62,13 @@ def refused(result: pytest.RunResult, *reasons: str) -> None:
 
 
 @pytest.fixture
-def listening() -> Iterator[str]:
+def listening():
     """The URL of something that accepts connections, as a broker does."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"amqp://127.0.0.1:{server.getsockname()[1]}//"
 
 
-def test_a_broker_without_management_api_fails_a_test_with_what_to_do(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, listening: str
-) -> None:
+def test_a_broker_without_management_api_fails_a_test_with_what_to_do(pytester, monkeypatch, listening):
     api = f"http://127.0.0.1:{free_port()}"
     result = run(pytester, "--broker-url", listening, "--management-url", api, code=USES_VHOST)
     refused(result, f"No management API at {api}", "rabbitmq-plugins enable rabbitmq_management", URL_VARIABLE)
@@ -86,7 +77,7 @@ def test_a_broker_without_management_api_fails_a_test_with_what_to_do(
     refused(run(pytester, code=USES_VHOST), f"No management API at {api}")
 
 
-def test_a_broker_that_does_not_run_is_not_taken_for_one_without_management_api(pytester: pytest.Pytester) -> None:
+def test_a_broker_that_does_not_run_is_not_taken_for_one_without_management_api(pytester):
     port, api = free_port(), f"http://127.0.0.1:{free_port()}"
     urls = ("--broker-url", f"amqp://me:secret@127.0.0.1:{port}//", "--management-url", api)
     result = run(pytester, *urls, code=USES_VHOST)
@@ -95,15 +86,13 @@ def test_a_broker_that_does_not_run_is_not_taken_for_one_without_management_api(
     result.stdout.no_fnmatch_line("*management API at*")
 
 
-def test_a_vhost_in_a_running_broker_names_the_extra_that_it_needs(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, listening: str
-) -> None:
+def test_a_vhost_in_a_running_broker_names_the_extra_that_it_needs(pytester, monkeypatch, listening):
     monkeypatch.setitem(sys.modules, "httpx", None)
     result = run(pytester, "--broker-url", listening, code=USES_VHOST)
     refused(result, "pip install 'celery-rmq-delay[management]'")
 
 
-def test_a_broker_url_that_is_not_of_rabbitmq_is_refused(pytester: pytest.Pytester) -> None:
+def test_a_broker_url_that_is_not_of_rabbitmq_is_refused(pytester):
     result = run(pytester, "--broker-url", "redis://me:secret@elsewhere/0", code=USES_VHOST)
     refused(result, "'redis://elsewhere/0' is no URL of RabbitMQ")
     result.stdout.no_fnmatch_line("*secret*")
@@ -118,11 +107,11 @@ def test_a_broker_url_that_is_not_of_rabbitmq_is_refused(pytester: pytest.Pytest
         ("pyamqp://rabbit", "pyamqp://rabbit/a%2Fb"),
     ],
 )
-def test_a_vhost_replaces_that_of_the_url(url: str, inside: str) -> None:
+def test_a_vhost_replaces_that_of_the_url(url, inside):
     assert _in_vhost(url, "a/b") == inside
 
 
-def test_a_refusal_of_a_vhost_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_a_vhost_is_not_waited_for_again(monkeypatch):
     broker = ExternalBroker(f"amqp://127.0.0.1:{free_port()}//", f"http://127.0.0.1:{free_port()}")
     with pytest.raises(ManagementError):
         broker.vhost("first")

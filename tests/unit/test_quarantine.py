@@ -1,8 +1,6 @@
 """Quarantined tasks of a worker while its pool is full."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +13,7 @@ from celery_rmq_delay.worker.quarantine import Quarantine
 class Rig:
     """Quarantined tasks of a worker whose one process is busy: ``looks`` has its timer's calls, ``now`` its clock."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection):
         self.now = 100.0
         self.looks: list[Callable[[], None]] = []
         timer = SimpleNamespace(call_after=lambda _seconds, _soon, args: self.looks.append(args[0]))
@@ -31,7 +29,7 @@ class Rig:
         publisher: Any = SimpleNamespace(is_blocked=False)
         self.quarantine = Quarantine(self.consumer, publisher, lambda _: None, lambda *_: None)
 
-    def look(self, seconds: float = 0.1) -> None:
+    def look(self, seconds=0.1):
         """Let so many seconds pass, and check for a free process."""
         self.now += seconds
         (look,) = self.looks
@@ -40,7 +38,7 @@ class Rig:
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+def rig(monkeypatch):
     with Connection("memory://") as connection:
         connection.default_channel.queue_declare("q.quarantine")
         rig = Rig(connection)
@@ -53,10 +51,10 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
         yield rig
 
 
-def test_held_actions_go_on_after_one_of_them_has_raised(rig: Rig) -> None:
+def test_held_actions_go_on_after_one_of_them_has_raised(rig):
     done: list[str] = []
 
-    def fail() -> None:
+    def fail():
         raise RuntimeError("a result backend")
 
     for act in (lambda: done.append("first"), fail, lambda: done.append("last")):
@@ -71,7 +69,7 @@ def test_held_actions_go_on_after_one_of_them_has_raised(rig: Rig) -> None:
     assert done == ["first", "last"]
 
 
-def test_quarantined_tasks_and_others_go_first_for_the_same_time(rig: Rig) -> None:
+def test_quarantined_tasks_and_others_go_first_for_the_same_time(rig):
     done: list[str] = []
     rig.quarantine.hold(lambda: done.append("held"))
     rig.look(9)
@@ -94,7 +92,7 @@ def test_quarantined_tasks_and_others_go_first_for_the_same_time(rig: Rig) -> No
     assert rig.quarantine.holds
 
 
-def test_others_are_not_held_for_quarantined_tasks_that_do_not_come(rig: Rig) -> None:
+def test_others_are_not_held_for_quarantined_tasks_that_do_not_come(rig):
     rig.jobs.clear()
     rig.look()
     rig.look(0.8)
@@ -104,7 +102,7 @@ def test_others_are_not_held_for_quarantined_tasks_that_do_not_come(rig: Rig) ->
     assert not rig.looks
 
 
-def test_the_maximum_of_an_autoscaler_is_followed_when_it_changes(rig: Rig) -> None:
+def test_the_maximum_of_an_autoscaler_is_followed_when_it_changes(rig):
     assert not rig.quarantine.have_room
     rig.consumer.controller.autoscaler = SimpleNamespace(max_concurrency=4)
     assert rig.quarantine.have_room

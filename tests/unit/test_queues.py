@@ -1,17 +1,13 @@
 """Queues of an app that become origin queues, and their arguments."""
 
-from __future__ import annotations
-
 import copy
 import pickle
-from typing import Any
 
-from celery import Celery
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
 from celery_rmq_delay.app.queues import OriginQueue
-from celery_rmq_delay.app.state import AppState, state_of
+from celery_rmq_delay.app.state import state_of
 from tests.support.apps import app_of
 from tests.support.corpus import corpus
 
@@ -23,12 +19,12 @@ QUORUM = {
 }
 
 
-def installed(*queues: Queue, settings: Any = None, **conf: Any) -> tuple[Celery, AppState]:
+def installed(*queues, settings=None, **conf):
     app = app_of(settings, broker="memory://", **({"task_queues": list(queues)} if queues else {}), **conf)
     return app, state_of(app)
 
 
-def test_the_default_queue_is_an_origin_queue() -> None:
+def test_the_default_queue_is_an_origin_queue():
     app, delay = installed()
     queue = app.amqp.queues["celery"]
     assert isinstance(queue, OriginQueue)
@@ -37,7 +33,7 @@ def test_the_default_queue_is_an_origin_queue() -> None:
     assert delay.origin_queues() == ["celery"]
 
 
-def test_a_missing_queue_becomes_an_origin_queue_when_it_is_used() -> None:
+def test_a_missing_queue_becomes_an_origin_queue_when_it_is_used():
     app, _ = installed()
     options = app.amqp.router.route({"queue": "new"}, "t")
     assert isinstance(options["queue"], OriginQueue)
@@ -54,19 +50,19 @@ def test_a_missing_queue_becomes_an_origin_queue_when_it_is_used() -> None:
         (Queue("q"), {"queues": {"q": {"queue_type": "quorum"}}}, {}),
     ],
 )
-def test_a_quorum_queue_dead_letters_at_least_once(queue: Queue, settings: Any, conf: Any) -> None:
+def test_a_quorum_queue_dead_letters_at_least_once(queue, settings, conf):
     app, delay = installed(queue, settings=settings, **conf)
     assert app.amqp.queues["q"].queue_arguments == QUORUM
     assert delay.plan("q", reason_routing=True).queue_type == "quorum"
 
 
-def test_celerys_setting_of_the_queue_type_is_followed() -> None:
+def test_celerys_setting_of_the_queue_type_is_followed():
     app, delay = installed(task_default_queue="q", task_default_queue_type="quorum")
     assert app.amqp.queues["q"].queue_arguments == QUORUM
     assert delay.plan("q", reason_routing=True).queue_type == "quorum"
 
 
-def test_the_users_own_arguments_and_routing_stay() -> None:
+def test_the_users_own_arguments_and_routing_stay():
     queue = Queue(
         "q",
         Exchange("orders", "topic"),
@@ -95,7 +91,7 @@ def test_the_users_own_arguments_and_routing_stay() -> None:
         Queue("q", queue_arguments={"x-queue-type": "stream"}),
     ],
 )
-def test_a_queue_that_cannot_have_a_ladder_is_not_changed(queue: Queue) -> None:
+def test_a_queue_that_cannot_have_a_ladder_is_not_changed(queue):
     before = copy.copy(queue.queue_arguments)
     app, delay = installed(queue)
     assert not isinstance(app.amqp.queues[queue.name], OriginQueue)
@@ -104,7 +100,7 @@ def test_a_queue_that_cannot_have_a_ladder_is_not_changed(queue: Queue) -> None:
 
 
 @corpus("argument", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
-def test_a_queue_that_dead_letters_elsewhere_is_not_changed_and_forwards_its_retries(argument: str) -> None:
+def test_a_queue_that_dead_letters_elsewhere_is_not_changed_and_forwards_its_retries(argument):
     app, delay = installed(Queue("q", queue_arguments={argument: "theirs"}))
     assert type(app.amqp.queues["q"]) is Queue
     assert app.amqp.queues["q"].queue_arguments == {argument: "theirs"}
@@ -112,13 +108,13 @@ def test_a_queue_that_dead_letters_elsewhere_is_not_changed_and_forwards_its_ret
     assert delay.differing == {"q"}
 
 
-def test_a_queue_that_is_left_alone_is_not_changed() -> None:
+def test_a_queue_that_is_left_alone_is_not_changed():
     app, delay = installed(Queue("q"), settings={"queues": {"q": False}})
     assert type(app.amqp.queues["q"]) is Queue
     assert delay.origin_queues() == []
 
 
-def test_an_origin_queue_is_bound_to_a_channel_as_any_other() -> None:
+def test_an_origin_queue_is_bound_to_a_channel_as_any_other():
     app, delay = installed(Queue("q"))
     queue = app.amqp.queues["q"]
     assert copy.copy(queue).delay is delay
@@ -128,17 +124,17 @@ def test_an_origin_queue_is_bound_to_a_channel_as_any_other() -> None:
         assert bound.delay is delay
 
 
-def test_an_app_on_another_transport_can_still_publish() -> None:
+def test_an_app_on_another_transport_can_still_publish():
     app, _ = installed()
     app.send_task("any")
 
 
-def test_the_app_can_still_be_pickled() -> None:
+def test_the_app_can_still_be_pickled():
     app, _ = installed()
     assert pickle.loads(pickle.dumps(app)).main == app.main
 
 
-def test_how_often_a_message_may_be_rejected_depends_on_the_delivery_limit() -> None:
+def test_how_often_a_message_may_be_rejected_depends_on_the_delivery_limit():
     _, delay = installed(
         Queue("classic"),
         Queue("quorum", queue_arguments={"x-queue-type": "quorum"}),

@@ -1,7 +1,5 @@
 """No secret gets through, nothing raises, and other text stays readable."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -47,7 +45,7 @@ TEXTS = [
 
 
 @corpus("text, safe", TEXTS)
-def test_secrets_in_texts_are_replaced(text: str, safe: str) -> None:
+def test_secrets_in_texts_are_replaced(text, safe):
     assert DEFAULT.text(text) == safe
 
 
@@ -67,11 +65,11 @@ def test_secrets_in_texts_are_replaced(text: str, safe: str) -> None:
         "HTTPConnectionPool(host='rabbit', port=80): Max retries exceeded",
     ],
 )
-def test_text_without_secrets_is_not_changed(text: str) -> None:
+def test_text_without_secrets_is_not_changed(text):
     assert DEFAULT.text(text) == text
 
 
-def test_values_are_redacted_at_every_depth() -> None:
+def test_values_are_redacted_at_every_depth():
     value = {"user": "ann", "Card-Number": 4111, "orders": [{"apiKey": SECRET, "n": 1}, ("password=x", None)], 3: 1.5}
     assert DEFAULT.value(value) == {
         "user": "ann",
@@ -92,7 +90,7 @@ trees = st.recursive(
 )
 
 
-def hide(tree: Any, key: str) -> list[Any]:
+def hide(tree, key):
     """Return values that hold a secret beside ``tree``."""
     return [
         {key: SECRET, "rest": tree},
@@ -102,7 +100,7 @@ def hide(tree: Any, key: str) -> list[Any]:
 
 
 @given(trees, keys)
-def test_no_secret_under_a_denied_key_gets_through(tree: Any, key: str) -> None:
+def test_no_secret_under_a_denied_key_gets_through(tree, key):
     for value in hide(tree, key):
         assert SECRET not in json.dumps(DEFAULT.value(value))
         assert SECRET not in DEFAULT.text(repr({key: SECRET, "n": 1}))
@@ -112,20 +110,20 @@ def test_no_secret_under_a_denied_key_gets_through(tree: Any, key: str) -> None:
 
 
 @given(trees)
-def test_redacting_twice_changes_nothing_more(tree: Any) -> None:
+def test_redacting_twice_changes_nothing_more(tree):
     once = DEFAULT.value(tree)
     assert DEFAULT.value(once) == once
 
 
 @given(st.text(), st.integers(0, 50))
-def test_any_text_is_taken_and_its_limit_kept(text: str, limit: int) -> None:
+def test_any_text_is_taken_and_its_limit_kept(text, limit):
     found = DEFAULT.text(text, limit)
     assert len(found) <= limit
     assert "\0" not in found
     found.encode()
 
 
-def test_deep_wide_and_endless_values_are_bounded() -> None:
+def test_deep_wide_and_endless_values_are_bounded():
     deep: Any = "end"
     for _ in range(100_000):
         deep = [deep]
@@ -139,51 +137,51 @@ def test_deep_wide_and_endless_values_are_bounded() -> None:
         deep = deep[0]
 
 
-def test_strange_values_are_named_by_their_type() -> None:
+def test_strange_values_are_named_by_their_type():
     class Hostile:
-        def __repr__(self) -> str:
+        def __repr__(self):
             raise RuntimeError
 
         __str__ = __repr__
 
     class Liar(dict[str, Any]):
-        def items(self) -> Any:
+        def items(self):
             raise RuntimeError
 
     value = DEFAULT.value([Hostile(), b"abc", 2**70, Liar(a=1), {Hostile(): 1, None: 2}])
     assert value == ["<Hostile>", "<3 bytes>", "<int of 71 bits>", FAILED, {"<Hostile>": 1, "<NoneType>": 2}]
 
 
-def upper(text: str) -> str:
+def upper(text):
     return text.upper()
 
 
-def fails(text: str) -> str:
+def fails(text):
     raise RuntimeError(text)
 
 
-def returns_nothing(text: str) -> None:
+def returns_nothing(text):
     return None
 
 
-def test_the_hook_sees_every_text_after_the_keys() -> None:
+def test_the_hook_sees_every_text_after_the_keys():
     own = Redaction(hook=f"{__name__}.upper")
     assert own.value(["a", {"token": "b", "c": 1}]) == ["A", {"token": REDACTED, "c": 1}]
     assert own.text("token=b c") == "TOKEN=[REDACTED] C"
 
 
 @corpus("hook", ["fails", "returns_nothing", "is_missing"])
-def test_a_hook_that_fails_lets_nothing_through(hook: str) -> None:
+def test_a_hook_that_fails_lets_nothing_through(hook):
     assert Redaction(hook=f"{__name__}.{hook}").value({"a": "b", "n": 1}) == {"a": FAILED, "n": 1}
 
 
-def test_configured_keys_are_redacted() -> None:
+def test_configured_keys_are_redacted():
     own = Redaction(keys=(*DEFAULT_KEYS, "Date of birth"))
     assert own.value({"date_of_birth": "1.1.", "token": "x"}) == {"date_of_birth": REDACTED, "token": REDACTED}
     assert own.text("dateOfBirth=1.1.2000 n=1") == "dateOfBirth=[redacted] n=1"
 
 
-def test_a_secret_is_not_parted_from_its_key_by_the_limit() -> None:
+def test_a_secret_is_not_parted_from_its_key_by_the_limit():
     text = "x" * 90 + "password=" + SECRET
     for limit in range(len(text) + 20):
         assert SECRET[:4] not in DEFAULT.text(text, limit)

@@ -1,7 +1,5 @@
 """A corpus of texts and values with secrets, and of harmless ones: how they are shown, whole and cut."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any, NamedTuple
@@ -26,7 +24,7 @@ class Case(NamedTuple):
     stays: str = ""
 
 
-def joined(*parts: str) -> str:
+def joined(*parts):
     """Return a token of a service: in one piece, scanners of repositories would report it."""
     return "".join(parts)
 
@@ -154,7 +152,7 @@ HARMLESS = [
 ]
 
 
-def forms(value: Any) -> dict[str, str]:
+def forms(value):
     """Return texts that contain a value."""
     text = json.dumps(value)
     return {
@@ -183,14 +181,14 @@ ALL_TEXTS = [
 
 
 @corpus("case", STRUCTURES)
-def test_a_value_is_shown_without_its_secret(case: Case) -> None:
+def test_a_value_is_shown_without_its_secret(case):
     shown = json.dumps(DEFAULT.value(case.shown))
     assert case.secret not in shown
     assert case.stays in shown
 
 
 @corpus("case", ALL_TEXTS)
-def test_a_text_is_shown_without_its_secret(case: Case) -> None:
+def test_a_text_is_shown_without_its_secret(case):
     shown = DEFAULT.text(case.shown)
     assert case.secret not in shown
     assert case.stays in shown
@@ -198,7 +196,7 @@ def test_a_text_is_shown_without_its_secret(case: Case) -> None:
     assert DEFAULT.text(shown) == shown
 
 
-def test_a_pem_block_whose_beginning_is_cut_off_is_not_shown() -> None:
+def test_a_pem_block_whose_beginning_is_cut_off_is_not_shown():
     text = f"[90 characters left out]\n{KEY}\n{KEY}\n-----END PRIVATE KEY-----\nuser=ann"
     shown = DEFAULT.text(text)
     assert KEY not in shown
@@ -208,7 +206,7 @@ def test_a_pem_block_whose_beginning_is_cut_off_is_not_shown() -> None:
 
 
 @corpus("case", ALL_TEXTS)
-def test_half_of_a_secret_is_not_shown_wherever_a_text_is_cut(case: Case) -> None:
+def test_half_of_a_secret_is_not_shown_wherever_a_text_is_cut(case):
     half = case.secret[: len(case.secret) // 2]
     for length in range(case.shown.index(half) + len(half), len(case.shown)):
         for end in ("", "…", "...") if case in TEXTS else ("",):
@@ -217,7 +215,7 @@ def test_half_of_a_secret_is_not_shown_wherever_a_text_is_cut(case: Case) -> Non
 
 
 @corpus("case", TEXTS)
-def test_a_secret_at_the_end_of_what_is_examined_is_not_shown(case: Case) -> None:
+def test_a_secret_at_the_end_of_what_is_examined_is_not_shown(case):
     half = case.secret[: len(case.secret) // 2]
     before = f"password={'x' * 2_900} "  # as long as what is examined, and short when it is redacted
     for limit in range(940, 1_060):
@@ -225,7 +223,7 @@ def test_a_secret_at_the_end_of_what_is_examined_is_not_shown(case: Case) -> Non
 
 
 @corpus("value", HARMLESS)
-def test_what_is_harmless_stays_unchanged(value: Any) -> None:
+def test_what_is_harmless_stays_unchanged(value):
     assert json.dumps(DEFAULT.value(value)) == json.dumps(value)
     for text in (value,) if isinstance(value, str) else forms(value).values():
         assert DEFAULT.text(text) == text
@@ -247,7 +245,7 @@ CARDS = {
 }
 
 
-def printed(digits: str, separator: str) -> str:
+def printed(digits, separator):
     """Return a number in the groups in which it is printed on a card."""
     ends = [4, 10] if len(digits) < 16 else [4, 8, 12, 16]
     groups = [digits[begin:end] for begin, end in zip([0, *ends], [*ends, len(digits)], strict=True)]
@@ -258,7 +256,7 @@ CARD_TEXTS = ("charge of {} declined", "{}", "{}: declined", "PAN={}&n=1", "no.{
 
 
 @corpus("digits", CARDS.values())
-def test_a_card_number_is_not_shown_in_any_of_its_forms(digits: str) -> None:
+def test_a_card_number_is_not_shown_in_any_of_its_forms(digits):
     for number in (digits, printed(digits, " "), printed(digits, "-")):
         for text in CARD_TEXTS:
             shown = DEFAULT.text(text.format(number))
@@ -272,7 +270,7 @@ def test_a_card_number_is_not_shown_in_any_of_its_forms(digits: str) -> None:
 
 
 @corpus("digits", CARDS.values())
-def test_half_of_a_card_number_is_not_shown_where_a_text_is_cut(digits: str) -> None:
+def test_half_of_a_card_number_is_not_shown_where_a_text_is_cut(digits):
     for number in (digits, printed(digits, " "), printed(digits, "-")):
         for length in range(1, len(number)):
             for end in ("...", "…", "..., 17)", "...'"):
@@ -307,13 +305,13 @@ NO_CARDS = [
 
 
 @corpus("value", NO_CARDS)
-def test_numbers_that_are_no_card_numbers_stay(value: Any) -> None:
+def test_numbers_that_are_no_card_numbers_stay(value):
     assert DEFAULT.value([value, {str(value): value}]) == [value, {shortened(str(value), 200): value}]
     for text in forms(value).values():
         assert DEFAULT.text(text) == text
 
 
-def test_few_random_numbers_are_taken_for_card_numbers() -> None:
+def test_few_random_numbers_are_taken_for_card_numbers():
     generator = random.Random(15)
     for length in range(10, 20):
         numbers = [generator.randrange(10 ** (length - 1), 10**length) for _ in range(4_000)]
@@ -335,6 +333,6 @@ HOSTILE = [
 
 @pytest.mark.slow
 @corpus("unit", HOSTILE)
-def test_the_time_for_hostile_text_is_linear(unit: str) -> None:
+def test_the_time_for_hostile_text_is_linear(unit):
     assert_linear(lambda size: DEFAULT.text((unit * size)[:size], size), 100_000)
     assert_linear(lambda size: DEFAULT.text((unit * size)[:size]), 1_000_000)

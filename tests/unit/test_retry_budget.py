@@ -1,11 +1,7 @@
 """The rule of the retry budget in docs/reference/task.md, form by form, and the recipe for polling."""
 
-from __future__ import annotations
-
 import runpy
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from celery import Celery
@@ -22,17 +18,17 @@ TIERS = ["10s", "1m", "10m", "1h"]
 
 
 @pytest.fixture
-def app() -> Iterator[Celery]:
+def app():
     app = app_of({"tiers": TIERS, "queues": {"endless": {"tiers": ["30s"], "repeat_last": True}}})
     yield app
     app.close()
 
 
-def fails(app: Celery, retries: dict[str, Any] | None = None, **options: Any) -> Any:
+def fails(app, retries=None, **options):
     """Return a task that always fails; with ``retries`` by `self.retry` with these arguments."""
 
     @app.task(shared=False, lazy=False, base=RetryableTask, bind=True, name="fails", **options)
-    def fails(self: Any) -> None:
+    def fails(self):
         if retries is not None:
             raise self.retry(exc=ConnectionError("again"), **retries)
         raise ConnectionError("again")
@@ -53,9 +49,7 @@ def fails(app: Celery, retries: dict[str, Any] | None = None, **options: Any) ->
         ({"retry_backoff": True}, None, 5),
     ],
 )
-def test_a_task_is_retried_as_often_as_its_ladder_and_its_limit_allow(
-    app: Celery, rmq_ladder: MakeLadder, options: dict[str, Any], retries: dict[str, Any] | None, attempts: int
-) -> None:
+def test_a_task_is_retried_as_often_as_its_ladder_and_its_limit_allow(app, rmq_ladder, options, retries, attempts):
     task = fails(app, retries, **options)
     story = rmq_ladder(app).run(task.s())
     exhausted(story, reason="retries_used", exception=ConnectionError)
@@ -63,18 +57,18 @@ def test_a_task_is_retried_as_often_as_its_ladder_and_its_limit_allow(
 
 
 @pytest.mark.parametrize("options", [{"max_retries": 50}, {"max_retries": None}, {"retry_kwargs": {"max_retries": 5}}])
-def test_more_retries_than_tiers_are_an_error_when_the_app_starts(app: Celery, options: dict[str, Any]) -> None:
+def test_more_retries_than_tiers_are_an_error_when_the_app_starts(app, options):
     with pytest.raises(SettingsError, match="The ladder is the retry budget and has 4 tiers"):
         fails(app, **options)
 
 
-def test_more_retries_than_tiers_in_a_call_of_retry_fail_the_attempt(app: Celery, rmq_ladder: MakeLadder) -> None:
+def test_more_retries_than_tiers_in_a_call_of_retry_fail_the_attempt(app, rmq_ladder):
     task = fails(app, {"max_retries": 50}, autoretry_for=())
     story = rmq_ladder(app).run(task.s())
     exhausted(story, exception=SettingsError)
 
 
-def test_a_ladder_that_repeats_its_last_tier_allows_any_number(app: Celery, rmq_ladder: MakeLadder) -> None:
+def test_a_ladder_that_repeats_its_last_tier_allows_any_number(app, rmq_ladder):
     app.conf.task_routes = {"fails": {"queue": "endless"}}
     task = fails(app, max_retries=50)
     story = rmq_ladder(app).run(task.s())
@@ -82,7 +76,7 @@ def test_a_ladder_that_repeats_its_last_tier_allows_any_number(app: Celery, rmq_
     assert len(story.attempts) == 51
 
 
-def test_a_task_that_polls_keeps_its_limit_and_its_interval(tmp_path: Path, rmq_ladder: MakeLadder) -> None:
+def test_a_task_that_polls_keeps_its_limit_and_its_interval(tmp_path, rmq_ladder):
     write(ROOT / "docs/start/retry-without-limit.md", tmp_path, "polling.py")
     page = tmp_path / "polling.py"
     page.write_text(page.read_text().replace("@app.task(", "@app.task(shared=False, "))  # no task of other tests' apps

@@ -1,9 +1,5 @@
 """Invalid settings: each is one error that names the setting, and no other exception is raised."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +21,7 @@ top = st.dictionaries(
 
 
 @given(top | anything)
-def test_settings_are_taken_or_one_error_names_the_setting(raw: Any) -> None:
+def test_settings_are_taken_or_one_error_names_the_setting(raw):
     try:
         settings = parse_settings(raw)
     except SettingsError as error:
@@ -50,7 +46,7 @@ django = st.dictionaries(
 
 
 @given(django | anything)
-def test_settings_of_django_are_taken_or_one_error_names_the_setting(raw: Any) -> None:
+def test_settings_of_django_are_taken_or_one_error_names_the_setting(raw):
     try:
         _checked(raw)
     except SettingsError as error:
@@ -59,7 +55,7 @@ def test_settings_of_django_are_taken_or_one_error_names_the_setting(raw: Any) -
 
 
 @given(anything)
-def test_a_delay_is_milliseconds_or_an_error(value: Any) -> None:
+def test_a_delay_is_milliseconds_or_an_error(value):
     try:
         found = parse_ms(value, "tiers")
     except SettingsError:
@@ -69,7 +65,7 @@ def test_a_delay_is_milliseconds_or_an_error(value: Any) -> None:
 
 
 @corpus("text", ["9" * 100_000 + "s", "1s" * 50_000 + "x", "1." * 50_000 + "s", "µ" * 100_000, "1h" * 99 + "x"])
-def test_long_texts_are_no_delays_and_take_no_time(text: str) -> None:
+def test_long_texts_are_no_delays_and_take_no_time(text):
     with pytest.raises(SettingsError):
         parse_ms(text, "tiers")
 
@@ -86,7 +82,7 @@ urls = st.one_of(
 
 
 @given(urls | anything)
-def test_a_place_for_history_is_checked_and_shown(url: Any) -> None:
+def test_a_place_for_history_is_checked_and_shown(url):
     problem = problem_of(url)
     try:
         assert checked(url) == url
@@ -104,7 +100,7 @@ def test_a_place_for_history_is_checked_and_shown(url: Any) -> None:
     st.text("ab:/?#&=%+ .", max_size=12),
     st.sampled_from(["", "?region=x"]),
 )
-def test_no_password_of_a_place_is_shown(scheme: str, rest: str, query: str) -> None:
+def test_no_password_of_a_place_is_shown(scheme, rest, query):
     url = f"{scheme}://user:{SECRET}{rest}@host/bucket{query}"
     assert SECRET not in shown(url)
     assert SECRET not in without_secrets(f"cannot open {url}", url)

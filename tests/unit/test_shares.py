@@ -1,7 +1,5 @@
 """The share of failures that is over by t, compared with a known truth, and for hostile data."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,12 +1,9 @@
 """SIGTERM and SIGINT, in processes that have inherited SIGINT ignored, and both blocked."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 from celery_rmq_delay.stopping import STOP_SIGNALS, exit_at_once, handling, stop_requested
@@ -44,7 +41,7 @@ with interruptible() as stopped:
 
 
 @contextmanager
-def background(code: str) -> Iterator[subprocess.Popen[str]]:
+def background(code):
     """Run a program as a background job; yield it when it is ready."""
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=as_a_background_job) as process:
@@ -57,7 +54,7 @@ def background(code: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @corpus("number", STOP_SIGNALS)
-def test_a_command_finishes_pending_work(number: signal.Signals) -> None:
+def test_a_command_finishes_pending_work(number):
     with background(WAITS) as process:
         process.send_signal(number)
         assert process.communicate(timeout=SECONDS) == ("finished\n", None)
@@ -65,7 +62,7 @@ def test_a_command_finishes_pending_work(number: signal.Signals) -> None:
 
 
 @corpus("number", STOP_SIGNALS)
-def test_a_command_undoes_incomplete_work(number: signal.Signals) -> None:
+def test_a_command_undoes_incomplete_work(number):
     with background(EXITS) as process:
         process.send_signal(number)
         assert process.communicate(timeout=SECONDS) == ("undone\n", None)
@@ -73,7 +70,7 @@ def test_a_command_undoes_incomplete_work(number: signal.Signals) -> None:
 
 
 @corpus("number", STOP_SIGNALS)
-def test_the_second_signal_ends_a_migration_at_once(number: signal.Signals) -> None:
+def test_the_second_signal_ends_a_migration_at_once(number):
     with background(MIGRATES) as process:
         process.send_signal(number)
         assert process.stdout is not None
@@ -82,7 +79,7 @@ def test_the_second_signal_ends_a_migration_at_once(number: signal.Signals) -> N
         assert process.wait(timeout=SECONDS) == 128 + number
 
 
-def test_signal_handlers_are_restored() -> None:
+def test_signal_handlers_are_restored():
     before = [signal.getsignal(number) for number in STOP_SIGNALS]
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -95,10 +92,10 @@ def test_signal_handlers_are_restored() -> None:
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
 
 
-def test_outside_the_main_thread_signal_handlers_are_not_changed() -> None:
+def test_outside_the_main_thread_signal_handlers_are_not_changed():
     found = []
 
-    def call() -> None:
+    def call():
         with stop_requested() as stop:
             found.append((stop.is_set(), [signal.getsignal(number) for number in STOP_SIGNALS]))
 

@@ -1,7 +1,5 @@
 """Synthetic histories: repeatable, exact in their counts, and in agreement with their truth."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from dataclasses import fields
@@ -36,19 +34,19 @@ class History(NamedTuple):
     truth: dict[str, Any]
 
 
-def written(folder: Path, columns: list[str] | None = None, **values: Any) -> History:
+def written(folder, columns=None, **values):
     truth = synth.write(str(folder), synth.Spec(**values), processes=1)
     tables = [pq.read_table(path, columns=columns) for path in sorted(folder.glob("day=*/*.parquet"))]
     return History(folder, pa.concat_tables(tables).to_pylist(), truth)
 
 
 @pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> History:
+def history(tmp_path_factory):
     return written(tmp_path_factory.mktemp("synth"), **SMALL)
 
 
 @pytest.mark.slow
-def test_the_same_seed_writes_the_same_files_and_another_one_does_not(tmp_path: Path) -> None:
+def test_the_same_seed_writes_the_same_files_and_another_one_does_not(tmp_path):
     for name, processes, seed in (("one", 1, 7), ("two", 2, 7), ("other", 1, 8)):
         synth.write(str(tmp_path / name), synth.Spec(**SMALL, seed=seed), processes=processes)
     files = {
@@ -59,7 +57,7 @@ def test_the_same_seed_writes_the_same_files_and_another_one_does_not(tmp_path: 
     assert files["one"].keys() & files["other"].keys() == {Path("_truth.json")}
 
 
-def test_files_have_the_columns_of_the_collector_in_the_folders_of_their_days(history: History) -> None:
+def test_files_have_the_columns_of_the_collector_in_the_folders_of_their_days(history):
     paths = sorted(history.folder.glob("day=*/part-*.parquet"))
     assert len(paths) == history.truth["counts"]["files"]
     for path in paths:
@@ -69,7 +67,7 @@ def test_files_have_the_columns_of_the_collector_in_the_folders_of_their_days(hi
         assert table.num_rows <= SMALL["file_rows"]
 
 
-def test_every_row_is_an_event(history: History) -> None:
+def test_every_row_is_an_event(history):
     required = {each.name for each in COLUMNS if each.required}
     known = {field.name for field in fields(Event)}
     for row in history.rows:
@@ -83,7 +81,7 @@ def test_every_row_is_an_event(history: History) -> None:
             assert event.event_id == event_id(event.task_id, event.generation, event.attempt, event.kind)
 
 
-def test_counts_are_exact(history: History) -> None:
+def test_counts_are_exact(history):
     rows, counts = history.rows, history.truth["counts"]
     once = {row["event_id"]: row for row in rows}
     kinds = Counter(row["kind"] for row in once.values())
@@ -97,7 +95,7 @@ def test_counts_are_exact(history: History) -> None:
     assert json.loads((history.folder / "_truth.json").read_text()) == history.truth
 
 
-def test_each_task_advances_through_its_ladder_until_it_ends(history: History) -> None:
+def test_each_task_advances_through_its_ladder_until_it_ends(history):
     episodes = defaultdict(dict)
     for row in history.rows:
         if row["kind"] != "rollup":
@@ -124,7 +122,7 @@ def test_each_task_advances_through_its_ladder_until_it_ends(history: History) -
     assert dict(ends) == {name: by_truth[name] for name in ends}
 
 
-def test_a_queue_changes_its_ladder_half_way(history: History) -> None:
+def test_a_queue_changes_its_ladder_half_way(history):
     queue = synth.default_shop().queues[0]
     middle = datetime(2026, 1, 2, 12, tzinfo=timezone.utc)
     ladders = defaultdict(set)
@@ -136,7 +134,7 @@ def test_a_queue_changes_its_ladder_half_way(history: History) -> None:
 
 @pytest.mark.slow
 @corpus("name", sorted(synth.NAMED))
-def test_failures_last_as_the_truth_states(tmp_path: Path, name: str) -> None:
+def test_failures_last_as_the_truth_states(tmp_path, name):
     shop = synth.default_shop(synth.NAMED[name], hard=0.5)
     spec = synth.Spec(attempts=60_000, days=10, shop=shop, outages="independent")
     truth = synth.write(str(tmp_path), spec, processes=1)
@@ -146,7 +144,7 @@ def test_failures_last_as_the_truth_states(tmp_path: Path, name: str) -> None:
         assert curve["expected"][-1] == pytest.approx(0.5, abs=1e-3)
 
 
-def test_recovery_in_the_files_is_within_the_bounds_of_the_truth(tmp_path: Path) -> None:
+def test_recovery_in_the_files_is_within_the_bounds_of_the_truth(tmp_path):
     """No failure is over before its last failed attempt; recovered ones are over."""
     columns = ["task", "kind", "occurred_at", "first_failed_at", "reason", "task_id"]
     _folder, rows, truth = written(tmp_path, columns, attempts=60_000, days=10, discarded=0.0, skew_s=0.0)
@@ -163,7 +161,7 @@ def test_recovery_in_the_files_is_within_the_bounds_of_the_truth(tmp_path: Path)
         assert (seen <= np.array(drawn) + 1e-3).all()
 
 
-def test_shared_outages_hit_all_tasks_of_a_dependency_and_no_others(tmp_path: Path) -> None:
+def test_shared_outages_hit_all_tasks_of_a_dependency_and_no_others(tmp_path):
     _folder, rows, truth = written(tmp_path, **SMALL, skew_s=0.0, start=date(2026, 3, 1))
     begin = datetime(2026, 3, 1, tzinfo=timezone.utc)
     dependency = {task.name: task.dependency for task in synth.default_shop().tasks}
@@ -173,7 +171,7 @@ def test_shared_outages_hit_all_tasks_of_a_dependency_and_no_others(tmp_path: Pa
             assert any(low - 0.01 <= at <= high + 0.01 for low, high in truth["outages"][dependency[row["task"]]])
 
 
-def test_bad_rows_and_files_come_on_top(tmp_path: Path) -> None:
+def test_bad_rows_and_files_come_on_top(tmp_path):
     truth = synth.write(str(tmp_path), synth.Spec(**SMALL, bad_rows=25, bad_files=True), processes=1)
     counts = truth["counts"]
     assert sum(count for name, count in counts.items() if name.startswith("bad.")) == 25
@@ -185,7 +183,7 @@ def test_bad_rows_and_files_come_on_top(tmp_path: Path) -> None:
         pq.read_table(tmp_path / "day=2026-01-01" / "part-truncated.parquet")
 
 
-def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(SettingsError, match=r"contains 'notes\.txt': use a new folder"):
         synth.write(str(tmp_path), synth.Spec(**SMALL))
@@ -203,25 +201,25 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
         ({"outages": "none"}, '"shared" or "independent"'),
     ],
 )
-def test_values_that_contradict_are_refused_at_once(values: dict[str, Any], message: str) -> None:
+def test_values_that_contradict_are_refused_at_once(values, message):
     with pytest.raises(SettingsError, match=message):
         synth.Spec(**values)
 
 
-def test_a_ladder_longer_than_the_days_is_refused() -> None:
+def test_a_ladder_longer_than_the_days_is_refused():
     shop = synth.default_shop()
     queues = (*shop.queues[:2], synth.Queue("stock", (86_400_000,)))
     with pytest.raises(SettingsError, match="use more days or shorter ladders"):
         synth.Spec(days=1, shop=synth.Shop(shop.dependencies, queues, shop.tasks))
 
 
-def test_a_task_names_a_queue_of_its_shop() -> None:
+def test_a_task_names_a_queue_of_its_shop():
     shop = synth.default_shop()
     with pytest.raises(SettingsError, match=r"Task 'shop\.tasks\.charge', queue: found 'payments'"):
         synth.Shop(shop.dependencies, shop.queues[1:], shop.tasks)
 
 
-def test_the_command_writes_a_history_and_prints_its_contents(tmp_path: Path) -> None:
+def test_the_command_writes_a_history_and_prints_its_contents(tmp_path):
     options = ["synth", "--output", str(tmp_path / "history"), "--attempts", "2000", "--days", "2", "--processes", "1"]
     done = CliRunner().invoke(main, [*options, "--distribution", "half-hard", "--outages", "independent"])
     assert done.exit_code == 0, done.output
@@ -233,7 +231,7 @@ def test_the_command_writes_a_history_and_prints_its_contents(tmp_path: Path) ->
     assert "use a new folder" in again.output
 
 
-def test_the_shop_of_the_documentation_works(tmp_path: Path) -> None:
+def test_the_shop_of_the_documentation_works(tmp_path):
     page = ROOT / "docs" / "test" / "try-with-synthetic-history.md"
     [code] = [snippet.code for snippet in snippets(page) if snippet.title == "shop.py"]
     exec(compile(code.replace("/tmp/transfers", str(tmp_path)), str(page), "exec"), {})

@@ -1,7 +1,5 @@
 """Hostile texts: redaction, fingerprints and policies take time that is linear in the text."""
 
-from __future__ import annotations
-
 import re
 
 from hypothesis import assume, given
@@ -29,7 +27,7 @@ hook = Redaction(keys=(*DEFAULT_KEYS, "maiden_name", "(a+)+$", "x y-z"))
 stones = st.lists(st.sampled_from(STONES) | hostile.texts, min_size=1, max_size=5).map("".join)
 
 
-def look(text: str) -> None:
+def look(text):
     for redaction in (DEFAULT, hook):
         assert len(redaction.text(text)) <= MAX_TEXT
     normalise_message(text)
@@ -40,17 +38,17 @@ def look(text: str) -> None:
 
 
 @given(stones)
-def test_any_text_is_checked(text: str) -> None:
+def test_any_text_is_checked(text):
     look(text)
 
 
 @given(stones.filter(bool))
-def test_the_time_is_linear_in_the_length_of_any_text(text: str) -> None:
+def test_the_time_is_linear_in_the_length_of_any_text(text):
     assert_linear(lambda size: look((text * (size // len(text) + 1))[:size]), 25_000)
 
 
 @corpus("stone", STONES)
-def test_repeating_one_part_takes_linear_time(stone: str) -> None:
+def test_repeating_one_part_takes_linear_time(stone):
     for before in ("", "password="):
         assert_linear(lambda size: look(before + (stone * size)[:size]), 30_000)  # noqa: B023 - called at once
 
@@ -59,7 +57,7 @@ names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60).filter(la
 
 
 @given(names, names)
-def test_the_pattern_of_a_policy_matches_its_queue_and_no_other(queue: str, other: str) -> None:
+def test_the_pattern_of_a_policy_matches_its_queue_and_no_other(queue, other):
     policy = Policy("p", pattern_of(queue))
     assert policy.fits(queue, "classic")
     assume(other != queue)
@@ -69,12 +67,10 @@ def test_the_pattern_of_a_policy_matches_its_queue_and_no_other(queue: str, othe
 
 
 @given(hostile.texts, names, st.sampled_from(["classic", "quorum", "stream"]))
-def test_a_policy_of_any_text_fits_or_does_not_or_only_the_broker_can_decide(
-    pattern: str, queue: str, kind: str
-) -> None:
+def test_a_policy_of_any_text_fits_or_does_not_or_only_the_broker_can_decide(pattern, queue, kind):
     assert Policy("p", pattern).fits(queue, kind) in (True, False, None)
 
 
 @corpus("pattern", ["\ud800", "a{99999999999999999999}", "(" * 5_000 + ")" * 5_000, "[", "(?P<n>a)(?P<n>b)"])
-def test_a_pattern_that_python_cannot_read_is_left_to_the_broker(pattern: str) -> None:
+def test_a_pattern_that_python_cannot_read_is_left_to_the_broker(pattern):
     assert Policy("p", pattern).fits("q", "classic") is None

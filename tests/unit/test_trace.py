@@ -1,7 +1,5 @@
 """The lean record of a failed attempt: small on its way to the parent, an `ExceptionInfo` for its users."""
 
-from __future__ import annotations
-
 import gc
 import inspect
 import logging
@@ -25,17 +23,17 @@ class Canary:
     """An object in the locals of a frame."""
 
 
-def fail(depth: int = 20, canary: Canary | None = None) -> None:
+def fail(depth=20, canary=None):
     if depth:
         fail(depth - 1, canary)
     raise ValueError("the gateway does not answer")
 
 
-def lean(error: BaseException) -> LeanExceptionInfo:
+def lean(error):
     return LeanExceptionInfo(error, error.__traceback__, format_exception(error, error.__traceback__))
 
 
-def records(canary: Canary | None = None) -> tuple[LeanExceptionInfo, ExceptionInfo]:
+def records(canary=None):
     """Return our record and Celery's of the same failure."""
     try:
         fail(canary=canary)
@@ -44,7 +42,7 @@ def records(canary: Canary | None = None) -> tuple[LeanExceptionInfo, ExceptionI
     raise AssertionError
 
 
-def test_the_lean_record_equals_celerys_record() -> None:
+def test_the_lean_record_equals_celerys_record():
     ours, stock = records()
     assert isinstance(ours, ExceptionInfo)
     assert str(ours) == ours.traceback
@@ -55,7 +53,7 @@ def test_the_lean_record_equals_celerys_record() -> None:
     assert ours.exc_info[:2] == (ValueError, ours.exception)
 
 
-def test_hooks_find_the_frames_as_celery_shows_them() -> None:
+def test_hooks_find_the_frames_as_celery_shows_them():
     ours, stock = records()
     assert ours.tb is not None
     expected, found = stock.tb, ours.tb
@@ -67,7 +65,7 @@ def test_hooks_find_the_frames_as_celery_shows_them() -> None:
     assert found is None
 
 
-def test_the_lean_record_is_small_when_pickled_and_arrives_whole() -> None:
+def test_the_lean_record_is_small_when_pickled_and_arrives_whole():
     ours, _ = records()
     pickled = pickle.dumps(ours)
     assert len(pickled) < 4096
@@ -78,11 +76,11 @@ def test_the_lean_record_is_small_when_pickled_and_arrives_whole() -> None:
     assert back.exc_info[2] is None
 
 
-def test_frames_and_their_variables_are_released() -> None:
+def test_frames_and_their_variables_are_released():
     canary = Canary()
     gone = weakref.ref(canary)
 
-    def attempt(canary: Canary) -> LeanExceptionInfo:
+    def attempt(canary):
         try:
             fail(canary=canary)
         except ValueError as error:
@@ -102,30 +100,30 @@ def test_frames_and_their_variables_are_released() -> None:
 
 
 @pytest.fixture
-def app() -> Celery:
+def app():
     return Celery("test", broker="memory://", backend="cache+memory://", set_as_current=False)
 
 
-def run(task: Any, *args: Any, **request: Any) -> Any:
+def run(task, *args, **request):
     """Run a task as a worker's process does."""
     task.__trace__ = build_tracer(task.name, task, app=task.app)
     return task.__trace__("some-id", args, {}, {"is_eager": False, "id": "some-id", **request})
 
 
 @pytest.mark.parametrize("base", ["stock", "ours"])
-def test_hooks_and_backend_get_the_same_values_from_both_kinds_of_task(app: Celery, base: str) -> None:
+def test_hooks_and_backend_get_the_same_values_from_both_kinds_of_task(app, base):
     seen: list[Any] = []
     kind = RetryableTask if base == "ours" else app.Task
 
     class Hooked(kind):  # type: ignore[misc,valid-type]
-        def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        def on_failure(self, exc, task_id, args, kwargs, einfo):
             seen.append((type(exc), str(exc), task_id, args, isinstance(einfo, ExceptionInfo), einfo.tb is not None))
 
-        def after_return(self, status: str, retval: Any, *_: Any) -> None:
+        def after_return(self, status, retval, *_):
             seen.append((status, retval.__traceback__ is not None))
 
     @app.task(base=Hooked, name="t", autoretry_for=(), shared=False)
-    def t(number: int) -> None:
+    def t(number):
         raise ValueError(number)
 
     einfo, info, *_ = run(t, 7)
@@ -142,15 +140,15 @@ def test_hooks_and_backend_get_the_same_values_from_both_kinds_of_task(app: Cele
         assert einfo.tb is None, "nothing keeps the frames after the attempt"
 
 
-def test_a_retry_is_stored_and_signalled_as_celerys(app: Celery) -> None:
+def test_a_retry_is_stored_and_signalled_as_celerys(app):
     seen: list[Any] = []
 
     class Hooked(RetryableTask):
-        def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        def on_retry(self, exc, task_id, args, kwargs, einfo):
             seen.append((type(exc), task_id, args, isinstance(einfo.exception, Retry)))
 
     @app.task(base=Hooked, name="t", autoretry_for=(), shared=False)
-    def t(number: int) -> None:
+    def t(number):
         try:
             raise ValueError(number)
         except ValueError as error:
@@ -165,16 +163,14 @@ def test_a_retry_is_stored_and_signalled_as_celerys(app: Celery) -> None:
 
 
 @pytest.mark.parametrize("ends", ["failure", "retry"])
-def test_a_failed_attempt_leaves_nothing_to_the_garbage_collector(
-    app: Celery, caplog: pytest.LogCaptureFixture, ends: str
-) -> None:
+def test_a_failed_attempt_leaves_nothing_to_the_garbage_collector(app, caplog, ends):
     class Declined(Exception):
         pass
 
     gone: list[weakref.ref[Declined]] = []
 
     @app.task(base=RetryableTask, name="t", autoretry_for=(), shared=False)
-    def t() -> None:
+    def t():
         try:
             error = Declined()
             gone.append(weakref.ref(error))
@@ -193,20 +189,18 @@ def test_a_failed_attempt_leaves_nothing_to_the_garbage_collector(
         gc.enable()
 
 
-def test_an_unreachable_result_backend_turns_no_retry_into_a_failure(
-    app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreachable_result_backend_turns_no_retry_into_a_failure(app, monkeypatch, caplog):
     called: list[str] = []
 
     class Hooked(RetryableTask):
-        def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        def on_retry(self, exc, task_id, args, kwargs, einfo):
             called.append(task_id)
 
     @app.task(base=Hooked, name="t", autoretry_for=(), shared=False)
-    def t() -> None:
+    def t():
         raise Retry("again", ValueError("once"), 5)
 
-    def away(*_: Any, **__: Any) -> None:
+    def away(*_, **__):
         raise ConnectionError("Connection refused.")
 
     monkeypatch.setattr(app.backend, "mark_as_retry", away)
@@ -217,9 +211,9 @@ def test_an_unreachable_result_backend_turns_no_retry_into_a_failure(
     assert "Storing RETRY of t[some-id] raised" in caplog.text
 
 
-def test_a_tracer_set_by_a_user_gets_the_lean_record(app: Celery) -> None:
+def test_a_tracer_set_by_a_user_gets_the_lean_record(app):
     @app.task(base=RetryableTask, name="t", shared=False)
-    def t() -> str:
+    def t():
         return "done"
 
     assert t.__trace__ is None

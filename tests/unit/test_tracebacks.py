@@ -1,11 +1,8 @@
 """Our traceback text is the standard library's, faster."""
 
-from __future__ import annotations
-
 import builtins
 import sys
 import traceback
-from collections.abc import Callable
 
 import pytest
 
@@ -15,7 +12,7 @@ from tests.support.corpus import corpus
 
 
 class UnprintableError(Exception):
-    def __str__(self) -> str:
+    def __str__(self):
         raise RuntimeError("no text")
 
 
@@ -23,36 +20,36 @@ class MultiLineError(Exception):
     pass
 
 
-def plain() -> None:
+def plain():
     raise ValueError("a value")
 
 
-def without_message() -> None:
+def without_message():
     raise KeyError
 
 
-def cause() -> None:
+def cause():
     try:
         plain()
     except ValueError as error:
         raise KeyError("k") from error
 
 
-def context() -> None:
+def context():
     try:
         plain()
     except ValueError:
         {}["missing"]
 
 
-def suppressed() -> None:
+def suppressed():
     try:
         plain()
     except ValueError:
         raise KeyError("k") from None
 
 
-def long_chain() -> None:
+def long_chain():
     try:
         cause()
     except KeyError:
@@ -62,62 +59,62 @@ def long_chain() -> None:
             raise RuntimeError("end") from error
 
 
-def cycle() -> None:
+def cycle():
     first, second = ValueError("first"), KeyError("second")
     first.__cause__, second.__cause__ = second, first
     raise first
 
 
-def own_cause() -> None:
+def own_cause():
     error = ValueError("itself")
     error.__cause__ = error
     raise error
 
 
-def syntax_error() -> None:
+def syntax_error():
     compile("def f(:\n  pass", "<text>", "exec")
 
 
-def indentation_error() -> None:
+def indentation_error():
     compile("if 1:\npass", "<text>", "exec")
 
 
-def deep(depth: int = 50) -> None:
+def deep(depth=50):
     if depth:
         deep(depth - 1)
     else:
         raise ValueError("deep")
 
 
-def too_deep() -> None:
+def too_deep():
     too_deep()
 
 
-def unprintable() -> None:
+def unprintable():
     raise UnprintableError
 
 
-def many_lines() -> None:
+def many_lines():
     raise MultiLineError("one\ntwo\n\nfour")
 
 
-def odd_text() -> None:
+def odd_text():
     raise ValueError("\0 \ud800 ünïcode")
 
 
-def never_raised_cause() -> None:
+def never_raised_cause():
     raise KeyError("k") from ValueError("never raised")
 
 
-def exit_request() -> None:
+def exit_request():
     raise SystemExit(3)
 
 
-def name_error() -> None:
+def name_error():
     plian()  # type: ignore[name-defined]  # noqa: F821
 
 
-def generated() -> None:
+def generated():
     exec(compile("def f():\n  raise ValueError('generated')\nf()", "<generated>", "exec"), {})
 
 
@@ -127,7 +124,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def raised(function: Callable[[], object]) -> BaseException:
+def raised(function):
     try:
         function()
     except BaseException as error:  # noqa: BLE001 - any will do
@@ -135,36 +132,36 @@ def raised(function: Callable[[], object]) -> BaseException:
     raise AssertionError
 
 
-def assert_same(error: BaseException) -> None:
+def assert_same(error):
     expected = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     for _ in range(2):  # written, then remembered
         assert format_exception(error, error.__traceback__) == expected
 
 
 @corpus("case", CASES)
-def test_the_text_with_and_without_a_traceback_is_the_standard_librarys(case: Callable[[], object]) -> None:
+def test_the_text_with_and_without_a_traceback_is_the_standard_librarys(case):
     error = raised(case)
     assert_same(error)
     assert format_exception(error, None) == "".join(traceback.format_exception(type(error), error, None))
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="notes and groups came with Python 3.11")
-def test_notes_and_groups_are_written() -> None:
+def test_notes_and_groups_are_written():
     noted = raised(cause)
     noted.add_note("a note\nof two lines")  # type: ignore[attr-defined,unused-ignore]
     assert_same(noted)
     group_type = builtins.ExceptionGroup  # type: ignore[attr-defined,unused-ignore]
     group = group_type("several", [raised(plain), group_type("inner", [raised(cause), raised(syntax_error)])])
 
-    def inside_a_chain() -> None:
+    def inside_a_chain():
         raise RuntimeError("after the group") from group
 
     assert_same(group)
     assert_same(raised(inside_a_chain))
 
 
-def test_the_message_is_new_each_time_and_the_frames_are_remembered() -> None:
-    def fail(text: str) -> None:
+def test_the_message_is_new_each_time_and_the_frames_are_remembered():
+    def fail(text):
         raise ValueError(text)
 
     tracebacks._stacks.clear()
@@ -174,8 +171,8 @@ def test_the_message_is_new_each_time_and_the_frames_are_remembered() -> None:
     assert len(tracebacks._stacks) == 1
 
 
-def test_different_lines_of_a_function_are_different_texts() -> None:
-    def fail(where: int) -> None:
+def test_different_lines_of_a_function_are_different_texts():
+    def fail(where):
         if where:
             raise ValueError("same")
         raise ValueError("same")
@@ -188,7 +185,7 @@ def test_different_lines_of_a_function_are_different_texts() -> None:
     assert len(texts) == 2
 
 
-def test_the_cache_of_stacks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_stacks_is_bounded(monkeypatch):
     monkeypatch.setattr(tracebacks, "_CACHED_STACKS", 3)
     for number in range(10):
         source = "\n" * number + "raise ValueError('x')"

@@ -3,11 +3,8 @@
 `tests/spark/test_reference.py` compares them with a reference.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -43,11 +40,11 @@ VALUES: dict[str, list[Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_rows(monkeypatch):
     monkeypatch.setattr(along, "_ROWS", 20)
 
 
-def events(seed: int, tasks: int) -> pa.Table:
+def events(seed, tasks):
     """Events of tasks of up to 60 attempts, whose ids have several names; those of a task are together, by event id."""
     numbers = random.Random(seed)
     found: list[dict[str, object]] = []
@@ -62,7 +59,7 @@ def events(seed: int, tasks: int) -> pa.Table:
     return pa.Table.from_pylist(found, EVENTS)
 
 
-def batches(table: pa.Table, seed: int) -> Iterator[pa.RecordBatch]:
+def batches(table, seed):
     numbers, at = random.Random(seed), 0
     while at < len(table):
         size = numbers.choice([1, 7, 40])
@@ -71,7 +68,7 @@ def batches(table: pa.Table, seed: int) -> Iterator[pa.RecordBatch]:
 
 
 @corpus("seed", range(20))
-def test_tasks_are_never_divided_and_the_attempts_of_all_parts_are_those_of_the_whole_table(seed: int) -> None:
+def test_tasks_are_never_divided_and_the_attempts_of_all_parts_are_those_of_the_whole_table(seed):
     table = events(seed, 60)
     parts = list(along.whole_tasks(batches(table, seed)))
     assert pa.concat_tables(parts).to_pylist() == table.to_pylist()
@@ -83,11 +80,11 @@ def test_tasks_are_never_divided_and_the_attempts_of_all_parts_are_those_of_the_
 
 
 @pytest.mark.slow
-def test_a_task_of_many_attempts_is_copied_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_of_many_attempts_is_copied_few_times(monkeypatch):
     copies: list[int] = []
     starts = along.changes_of
 
-    def counted(ids: pa.ChunkedArray) -> along.Flags:
+    def counted(ids):
         copies.append(len(ids))
         return starts(ids)
 
@@ -98,7 +95,7 @@ def test_a_task_of_many_attempts_is_copied_few_times(monkeypatch: pytest.MonkeyP
     assert sum(copies) < 3 * 3_000
 
 
-def totals(tables: Iterable[pa.Table]) -> tuple[Counter[Any], dict[Any, Any]]:
+def totals(tables):
     """Return the sums of counts by key, and the first failure of each group."""
     sums: Counter[Any] = Counter()
     first: dict[Any, Any] = {}
@@ -115,7 +112,7 @@ def totals(tables: Iterable[pa.Table]) -> tuple[Counter[Any], dict[Any, Any]]:
 
 
 @corpus("most_codes", [10, 10_000, counts._MOST_CODES])
-def test_counts_of_some_tasks_each_sum_up_to_those_of_all(monkeypatch: pytest.MonkeyPatch, most_codes: int) -> None:
+def test_counts_of_some_tasks_each_sum_up_to_those_of_all(monkeypatch, most_codes):
     table = events(11, 40)
     together = totals(counts.counts_of(along.attempts_of(table, SCHEMA)))
     monkeypatch.setattr(counts, "_MOST_CODES", most_codes)
@@ -125,12 +122,12 @@ def test_counts_of_some_tasks_each_sum_up_to_those_of_all(monkeypatch: pytest.Mo
     assert together[1]
 
 
-def test_delays_are_rounded_down_to_two_digits() -> None:
+def test_delays_are_rounded_down_to_two_digits():
     found = counts._rounded(np.array([0, 9, 10, 99, 100, 109, 12_345, 10**12 + 7]))
     assert found.tolist() == [0, 9, 10, 99, 100, 100, 12_000, 10**12]
 
 
-def test_no_events_have_no_attempts_and_no_counts() -> None:
+def test_no_events_have_no_attempts_and_no_counts():
     assert list(along.whole_tasks([])) == []
     assert list(along.whole_tasks(EVENTS.empty_table().to_batches())) == []
     assert sum(map(len, counts.counts_of(SCHEMA.empty_table()))) == 0
