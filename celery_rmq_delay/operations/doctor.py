@@ -22,11 +22,11 @@ from ..exceptions import ManagementError, TransportError
 from ..management.client import Management
 from ..management.records import DLX, Bindings, Policy, QueueDetail, effective_limit
 from ..names import quarantine
-from ..topology.applied import REQUEUES
+from ..topology.applied import REQUEUES, Applied
 from ..topology.common import undeliverable
 from ..topology.ladder import LadderPlan
 from ..topology.native_retry import refusal
-from ..topology.transition import Applied, lost_record
+from ..topology.transition import lost_record
 from . import celery_native_delay, findings
 from .pending import Pending, ladder_change, pending
 from .results import Finding, Severity, apply_fix, redeclare_fix

@@ -15,8 +15,9 @@ from ..app.state import AppState
 from ..durations import format_ms
 from ..ladders import Ladder
 from ..management.records import Bindings
+from ..topology.applied import Applied
 from ..topology.ladder import LadderPlan
-from ..topology.transition import Applied, other_bindings, planned_bindings, to_replace
+from ..topology.transition import other_bindings, planned_bindings, to_replace
 from .status import event_status
 
 

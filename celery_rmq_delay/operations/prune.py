@@ -15,8 +15,8 @@ from ..commands import command
 from ..durations import format_ms
 from ..ladders import Ladder
 from ..management.records import QueueDetail
+from ..topology.applied import Applied
 from ..topology.ladder import LadderPlan
-from ..topology.transition import Applied
 from .results import Result, listed_counts
 
 #: Seconds to wait after the last message of a retired ladder can have become due.

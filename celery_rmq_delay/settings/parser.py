@@ -10,7 +10,8 @@ from ..durations import format_ms, parse_ms
 from ..exceptions import SettingsError
 from ..ladders import Ladder
 from ..names import DEFAULT_PREFIX, check_name
-from ..redaction import DEFAULT_KEYS, Redaction, load_hook, without_credentials
+from ..redaction import Redaction, load_hook, without_credentials
+from ..redaction.keys import DEFAULT_KEYS
 from ..topology.exact.registry import known
 from ..topology.native_retry import native_retry_tiers
 from .validators import check_choice, check_known, check_ttl, read_flag, read_integer, read_share, read_text, read_tiers

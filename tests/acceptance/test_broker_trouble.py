@@ -128,7 +128,7 @@ def test_a_worker_that_starts_in_an_alarm_takes_tasks_if_its_ladder_was_applied(
         assert [result.get(timeout=SECONDS) for result in results] == ends_in_alarm
         assert "is consumed with the ladder that was applied before" in worker.logs()
 
-    wait_for(lambda: "The ladder of queue shop is applied" in worker.logs())
+    worker.wait_for_log("The ladder of queue shop is applied")
     assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1
 
 
@@ -161,7 +161,7 @@ def test_a_worker_that_loses_its_connection_in_an_alarm_consumes_again_in_it(mak
         with alarm(own_broker):
             time.sleep(2)
             proxy.cut()
-            wait_for(lambda: "is consumed with the ladder that was applied before" in worker.logs())
+            worker.wait_for_log("is consumed with the ladder that was applied before")
             assert [result.get(timeout=SECONDS) for result in results] == [0, 0, 0]
 
 
@@ -216,7 +216,7 @@ def test_a_queue_without_a_ladder_that_is_added_in_an_alarm_waits_for_its_end(ma
     lab.app.control.add_consumer("shop")  # an alarm would stop this publish
     with alarm(own_broker):
         worker.send(signal.SIGCONT)
-        wait_for(lambda: "The queue is not consumed until it is" in worker.logs())
+        worker.wait_for_log("The queue is not consumed until it is")
 
     assert [each.get(timeout=SECONDS) for each in waiting] == [1] * len(waiting)
     logs = worker.logs()
@@ -230,10 +230,10 @@ def test_a_worker_that_loses_its_connection_while_a_record_is_held_goes_on(class
         worker = classic_lab.worker("prefork", 1, config=config)
         with held_record(classic_lab):
             proxy.cut()
-            wait_for(lambda: "is consumed with the ladder that was applied before" in worker.logs())
+            worker.wait_for_log("is consumed with the ladder that was applied before")
             assert classic_lab.task("fails").delay(1).get(timeout=SECONDS) == 1
 
-        wait_for(lambda: "The ladder of queue shop is applied" in worker.logs())
+        worker.wait_for_log("The ladder of queue shop is applied")
 
 
 @pytest.mark.parametrize("pool", ["threads", slow("gevent")])
@@ -303,7 +303,7 @@ def test_a_lost_connection_for_copies_is_opened_again_and_no_task_runs_twice(mak
     worker = behind_a_gate(lab)
     given_up = [lab.task("gives_up").delay() for _ in range(3)]
     close_copies(own_broker)
-    wait_for(lambda: "No connection for publishing copies" in worker.logs())
+    worker.wait_for_log("No connection for publishing copies")
     lab.open_gate()
 
     wait_for(lambda: lab.count("rmq_delay.exhausted") == len(given_up))
@@ -316,7 +316,7 @@ def test_a_lost_connection_for_copies_is_opened_again_and_no_task_runs_twice(mak
 def test_messages_that_wait_in_an_alarm_are_delivered_again_after_connection_loss(classic_lab, own_broker):
     with a_copy_that_waits(classic_lab, own_broker) as (worker, given_up):
         close_connections(own_broker)
-        wait_for(lambda: "is consumed with the ladder that was applied before" in worker.logs())
+        worker.wait_for_log("is consumed with the ladder that was applied before")
 
     assert set(exhausted(classic_lab)) == {given_up.id}
     wait_for(lambda: not any(classic_lab.counts("shop", "shop.quarantine").values()))

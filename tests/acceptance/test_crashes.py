@@ -295,7 +295,7 @@ def test_a_task_whose_copy_waits_when_its_worker_stops_is_not_quarantined(classi
     with policy(own_broker, "full", "^shop.retry.", TAKES_NOTHING, vhost=classic_lab.vhost):
         worker = classic_lab.worker(pool, 1)
         result = classic_lab.task("fails").apply_async((2,), retries=1)  # its first retry is a copy for the second tier
-        wait_for(lambda: "waits in this worker for another try" in worker.logs())
+        worker.wait_for_log("waits in this worker for another try")
         worker.stop()
 
     after = classic_lab.worker(pool, 1)
@@ -358,7 +358,7 @@ def test_a_task_is_exhausted_once_if_the_connection_is_lost_during_its_last_atte
     wait_for(lambda: len(lab.attempts(result.id)) == 2)
 
     close_connections(own_broker)
-    wait_for(lambda: "it is not run again" in worker.logs(), "the message once more")
+    worker.wait_for_log("it is not run again")
     lab.open_gate(2)
 
     wait_for(lambda: lab.count("rmq_delay.exhausted"))

@@ -86,7 +86,7 @@ def retire(lab, worker):
 
     Celery's warm shutdown drops the results of a busy prefork pool: the broker would deliver those tasks again.
     """
-    name, control = f"{worker.name}@test", lab.app.control
+    name, control = f"{worker.name()}@test", lab.app.control
     control.cancel_consumer("shop", destination=[name], reply=True, timeout=10)
     inspect = control.inspect([name], timeout=3)
 

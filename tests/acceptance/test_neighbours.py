@@ -272,7 +272,7 @@ def test_a_queue_that_existed_before_is_used_as_it_is_and_its_retries_are_forwar
     assert {tuple(attempt["route"]) for attempt in lab.attempts(result.id)} == {("", "shop")}
     wait_for(lambda: hopeless.state == "FAILURE")
     assert len(wait_for(lambda: lab.take("rmq_delay.exhausted"))) == 1
-    wait_for(lambda: "exists with other arguments" in worker.logs())
+    worker.wait_for_log("exists with other arguments")
 
 
 @pytest.fixture

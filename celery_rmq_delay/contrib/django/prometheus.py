@@ -12,7 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -110,9 +110,13 @@ def _up(value: int) -> Metric:
 
 
 def _metric(
-    name: str, documentation: str, labels: list[str], samples: _Samples, family: Any = GaugeMetricFamily
+    name: str,
+    documentation: str,
+    labels: list[str],
+    samples: _Samples,
+    family: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily,
 ) -> Metric:
-    found: Metric = family(name, documentation, labels=labels)
+    found = family(name, documentation, labels=labels)
     for values, number in samples:
         found.add_metric(list(values), number)
     return found

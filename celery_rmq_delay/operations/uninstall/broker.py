@@ -24,11 +24,11 @@ from ...management.client import Management
 from ...management.records import Policy, QueueDetail
 from ...names import moving, parse_delay_queue, quarantine
 from ...settings.values import MOST_LEVELS
+from ...topology.applied import Applied
 from ...topology.exact.alternatives import Loop, Plugin
 from ...topology.exact.base import Options, Topology
 from ...topology.exact.levels import Levels
 from ...topology.ladder import LadderPlan
-from ...topology.transition import Applied
 from ..deletion import Deleted, Kind, Left, Problem, Runner, delete_queue
 from ..migration.address import Address, Destination, Source, Tier, Waiting, tiers_of
 from ..migration.mover import Mover

@@ -17,11 +17,11 @@ from ...commands import command
 from ...exceptions import AdoptionError, PublishError
 from ...management.records import DLX, find_ours
 from ...names import moving, quarantine
+from ...topology.applied import Applied
 from ...topology.common import undeliverable
 from ...topology.exact.alternatives import Hold, Plugin
 from ...topology.exact.base import arrivals
 from ...topology.exact.levels import Levels
-from ...topology.transition import Applied
 from .. import deletion as steps
 from ..adoption import Adopter
 from ..migration.service import poison_queue

@@ -1,4 +1,4 @@
-"""Workers as processes."""
+"""Workers as processes behind the interface of pytest-celery's nodes."""
 
 import contextlib
 import os
@@ -7,22 +7,24 @@ from pathlib import Path
 
 import psutil
 import redis
+from pytest_celery import CeleryTestNode
 
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.program import Program
 from tests.support.workers.project import VARIABLE, Config
 
 
-class Worker:
+class Worker(CeleryTestNode):
     """A ``celery worker`` in a session of its own, so that it can be killed with all its children."""
 
     def __init__(self, config: Config, folder: Path, name: str, options: tuple[str, ...]) -> None:
-        self.name, self._config, self._options = name, config, options
+        super().__init__(container=None)
+        self._name, self._config, self._options = name, config, options
         self._log = folder / f"{name}.log"
         self._process: Program
 
     def start(self) -> None:
-        arguments = ["-A", "tests.support.workers.project", "worker", "--hostname", f"{self.name}@test"]
+        arguments = ["-A", "tests.support.workers.project", "worker", "--hostname", f"{self._name}@test"]
         environ = {**os.environ, VARIABLE: self._config.dumps()}
         self._process = Program([*arguments, "--loglevel", "INFO", *self._options], environ, self._log)
 
@@ -32,12 +34,12 @@ class Worker:
         self.start()
         with contextlib.suppress(AssertionError):  # the next one has the log
             wait_for(lambda: self._starts() > seen or self.exited, pause=0.05)
-        assert self._starts() > seen, f"worker {self.name} did not get ready:\n{self.logs()[-4000:]}"
+        assert self._starts() > seen, f"worker {self._name} did not get ready:\n{self.logs()[-4000:]}"
 
     def _starts(self) -> int:
         with redis.Redis.from_url(self._config.backend) as store:
             hosts = store.lrange(f"{self._config.attempts}:ready", 0, -1)
-        return hosts.count(f"{self.name}@test".encode())
+        return hosts.count(f"{self._name}@test".encode())
 
     @property
     def pid(self) -> int:
@@ -46,6 +48,13 @@ class Worker:
     @property
     def exited(self) -> bool:
         return self._process.poll() is not None
+
+    def name(self) -> str:
+        return self._name
+
+    def wait_for_log(self, log: str, message: str = "", timeout: float = SECONDS) -> None:
+        """Wait as other tests do: the node itself looks once a second."""
+        wait_for(lambda: log in self.logs(), message or f"a line with {log!r}", timeout)
 
     def logs(self) -> str:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
@@ -60,7 +69,7 @@ class Worker:
     def begin_stop(self) -> None:
         """Begin a warm shutdown."""
         self.send(signal.SIGTERM)
-        wait_for(lambda: "Warm shutdown" in self.logs(), "the shutdown")
+        self.wait_for_log("Warm shutdown")
 
     def wait(self, seconds: float = SECONDS) -> int:
         return self._process.wait(seconds)
