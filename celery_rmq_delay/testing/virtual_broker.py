@@ -316,7 +316,7 @@ class VirtualBroker:
         self.now_ms = max(self.now_ms, to_ms)
         expired = [name for name, each in self.queues.items() if each.leased_until and self.now_ms > each.leased_until]
         for name in expired:
-            if not self.queues[name].ready:
+            if not (self.queues[name].ready or self.queues[name].consumers):
                 self.delete_queue(name)
 
 
