@@ -184,7 +184,7 @@ def test_ids_that_no_page_can_send_are_refused(client):
 
 
 @POSTGRES_TABLES
-def test_a_draft_is_confirmed_by_its_own_user_action_and_list_only_and_needs_the_permission_again(client):
+def test_a_draft_is_confirmed_by_its_own_user_action_and_list_only_and_with_permission(client):
     page = ask(client, "discard", seed.record(1))
     assert confirm(client, page, action="restore").status_code == 400
     everywhere = {"action": "discard", "_selected_action": "0", "draft": str(page.context["draft"].pk)}

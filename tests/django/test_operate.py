@@ -45,7 +45,7 @@ def test_operations_left_by_pages_are_run_oldest_first(settings, monkeypatch):
     assert operations[0].started_at < operations[1].started_at  # type: ignore[operator]
 
 
-def test_an_operation_is_next_when_its_page_is_gone_or_its_runner_silent_and_at_once_when_it_was_handed_over():
+def test_an_operation_is_next_when_handed_over_or_its_page_is_gone_or_its_runner_silent():
     operation = waiting()
     assert next_operation() is None
     changed(operation, created_at=timezone.now() - LONG_AGO)

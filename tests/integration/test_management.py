@@ -154,7 +154,7 @@ def test_a_wrong_password_is_reported(managed):
 
 
 @pytest.mark.brokers
-def test_credentials_in_the_url_are_decoded_and_the_error_for_a_user_without_a_tag_names_the_tag(user):
+def test_credentials_in_the_url_are_decoded_and_the_error_for_a_missing_tag_names_it(user):
     with Management(user("monitoring"), "/", "guest", "wrong") as client:
         assert client.version()
         assert isinstance(client.queues(), dict)

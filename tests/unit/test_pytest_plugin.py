@@ -40,7 +40,7 @@ def test_a_missing_server_skips_on_a_developers_machine_and_fails_in_ci(pytester
     result.stdout.no_fnmatch_line("*exception*")
 
 
-def test_a_broker_given_by_url_or_by_the_environment_is_used_unchanged_unless_another_is_chosen(pytester, monkeypatch):
+def test_a_broker_given_by_url_or_environment_is_used_unchanged_unless_another_is_chosen(pytester, monkeypatch):
     run(pytester, "--broker-url", "amqp://elsewhere//").assert_outcomes(passed=1)
     monkeypatch.setenv("BROKER_URL", "amqp://elsewhere//")
     run(pytester).assert_outcomes(passed=1)

@@ -38,7 +38,7 @@ def one():
     return one
 
 
-def test_an_app_starts_beside_one_with_a_longer_ladder_and_its_plan_has_no_tiers_of_that_apps_tasks(one):
+def test_an_app_beside_one_with_a_longer_ladder_starts_and_plans_no_tiers_of_its_tasks(one):
     delay = state_of(one)
     delay.finalize()
     assert "two.poll" in one.tasks
