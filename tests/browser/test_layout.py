@@ -59,9 +59,7 @@ def first_row(page):
 
 
 @pytest.mark.parametrize("width", WINDOWS)
-def test_each_part_of_a_list_has_room_in_the_keyboards_order_with_the_first_row_near_the_top(
-    open_page, filled, width
-):
+def test_each_part_of_a_list_has_room_in_the_keyboards_order_with_the_first_row_near_the_top(open_page, filled, width):
     page = open_page(viewport={"width": width, "height": WINDOWS[width]})
     for name in LISTS:
         pages.open_list(page, name)
