@@ -31,8 +31,10 @@ def handling(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
         yield
         return
     before = {number: signal.signal(number, handler) for number in numbers or STOP_SIGNALS}
-    blocked = None if sys.platform == "win32" else signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
+    blocked = None if sys.platform == "win32" else signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        if blocked is not None:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, before)  # a signal that waits reaches its handler here
         yield
     finally:
         if blocked is not None:

@@ -1,1 +1,1 @@
-"""Connections, publishing with confirms, frames and declarations: all that uses py-amqp or internals of kombu."""
+"""Connections, publishing with confirms, frames and declarations, over py-amqp and internals of kombu."""

@@ -22,7 +22,11 @@ _FRESH = 1.0
 
 
 def declare(channel: Channel, objects: Objects, words: str = "apply") -> None:
-    """Declare all objects in one pipelined burst. Raises `ConflictError`, or `TopologyError` at a limit or refusal."""
+    """Declare all objects in one pipelined burst; existing ones stay as they are.
+
+    Raises `ConflictError` where an object exists with other arguments, `TopologyError` where a limit of the broker is
+    reached or the user may not configure it; ``words``: see `command`, the one that declares it for another user.
+    """
     with _explained(words):
         for found in objects:
             declare_nowait(channel, found)

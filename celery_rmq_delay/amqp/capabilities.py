@@ -27,7 +27,10 @@ class Capabilities:
 
     @property
     def flags_returned(self) -> bool:
-        """Classic queues flag *rejected* messages from a delay queue as redelivered: on 4.3.6, not on 4.0.5."""
+        """Classic queues flag rejected messages that return from a delay queue as redelivered.
+
+        Measured on 4.3.6, not on 4.0.5. Messages that were published into the delay queue are flagged on no version.
+        """
         return self.version >= (4, 1, 0)
 
     @property

@@ -204,7 +204,10 @@ class ConfirmingPublisher:
         *,
         declares: Callable[[], Objects] | None = None,
     ) -> None:
-        """Publish along ``route``, whose objects exist; before, once per channel, declare what ``declares`` returns."""
+        """Publish ``message`` along ``route``, whose objects exist; declare those that ``declares`` returns first.
+
+        They are declared once per channel, without waiting for the reply; a refusal closes the channel.
+        """
         self._accepted += 1
         self._outbox.append(_Pending(self._accepted, message, route, done, declares))
         self.flush()

@@ -33,7 +33,11 @@ class _Copy(amqp.Message):  # type: ignore[misc]  # its stubs have no type for i
 
 
 def copy_of(message: ReceivedMessage, headers: dict[str, Any]) -> amqp.Message:
-    """Return a copy of a received message, with its priority, and these headers but for those of routing."""
+    """Return a message with the body bytes and properties of a received one, and the given headers.
+
+    Headers that would route it to other queues are left out, and so is the user id, as only that user may publish with
+    it. The priority that was removed for a delay queue is restored.
+    """
     properties = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
     if priority := h.priority(message.headers or {}):
         properties["priority"] = priority

@@ -77,7 +77,11 @@ class Record:
             raise lock_lost()
 
     def save(self, value: dict[str, Any]) -> None:
-        """Replace the value; the broker confirms it before the old one is removed. Raises `LockLostError`."""
+        """Replace the value: the broker confirms the new one before the old one is removed.
+
+        Raises `LockLostError`. The value that a process saves at the moment in which it loses the lock is not newer
+        than what the next holder saves.
+        """
         self.check()
         self._generation += 1
         self.value = value

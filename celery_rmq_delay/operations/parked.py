@@ -117,20 +117,20 @@ def release(
         for place in found:
             if counts[place.queue] is not None and not run.finished:  # an empty one may hold expired messages
                 run.empty(place)
-    run.result.not_found = sorted(wanted - set(run.result.released) - set(run.result.failed))
+    run.result.not_found = sorted(run.missing)
     return run.result
 
 
 class _Release:
     def __init__(self, connection: Connection, wanted: set[str], limit: int | None, scan_limit: int) -> None:
         self._connection, self._wanted, self._limit, self._scan_limit = connection, wanted, limit, scan_limit
-        self.result = Released()
+        self.missing, self.result = set(wanted), Released()
 
     @property
     def finished(self) -> bool:
-        handled = [*self.result.released, *self.result.failed]
-        used_up = self._limit is not None and len(handled) >= self._limit
-        return used_up or (bool(self._wanted) and self._wanted <= {*handled})
+        if self._limit is not None and len(self.result.released) + len(self.result.failed) >= self._limit:
+            return True
+        return bool(self._wanted) and not self.missing
 
     def empty(self, place: Place) -> None:
         """Move the wanted messages out of one delay queue."""
@@ -144,6 +144,7 @@ class _Release:
                         self.result.failed[task_id] = str(error)
                     else:
                         self.result.released.append(task_id)
+                    self.missing.discard(task_id)
                 else:
                     self.result.passed_over += 1
                 if self.finished:

@@ -201,7 +201,7 @@ class _Channel(base.StdChannel):  # type: ignore[misc]  # comes without types
         return [tag for tag in self._unsettled if tag == delivery_tag or (multiple and tag < delivery_tag)]
 
     def send_method(self, method: Any, _format: str, arguments: tuple[Any, ...]) -> None:
-        """Handle the methods that this package sends directly, see `topology.apply.renew` and `nack_log_error`."""
+        """Handle the methods that this package sends directly, see `amqp.apply.renew` and `nack_log_error`."""
         if method == spec.Queue.Declare:
             self.broker.declare_queue(arguments[1], arguments[-1])
         elif method == spec.Basic.Nack:
@@ -253,5 +253,5 @@ class Transport(pyamqp.Transport):
         return _Connection(BROKERS[self.client.hostname], self.client)
 
     def qos_semantics_matches_spec(self, connection: object) -> bool:
-        """Return False, as for every RabbitMQ version that Celery supports."""
+        """Return False: a prefetch count is one per consumer, as in RabbitMQ 3.3 to 3.13."""
         return False

@@ -43,7 +43,10 @@ def plan_of(delay: AppState, queue: str, broker: Capabilities) -> LadderPlan:
 
 
 def apply_ladder(connection: Connection, delay: AppState, queue: str, broker: Capabilities, *, known: bool) -> None:
-    """Apply the ladder of a queue; if settings forbid it, raise `TopologyError` where it is missing. Blocks."""
+    """Apply the ladder of a queue; where settings forbid that, raise `TopologyError` if it is not there. Blocks.
+
+    ``known``: this process has applied it before.
+    """
     compare(delay.app, queue, connection)
     quorum = delay.is_quorum(queue) and delay.queue_type(queue) == "quorum"
     if delay.has_native_retry(queue) and (refused := refusal(queue, broker, quorum=quorum)):

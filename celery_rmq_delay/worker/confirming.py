@@ -257,7 +257,10 @@ class ConfirmingConnection:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def drain(self, timeout: float) -> None:
-        """Wait for all confirms, up to ``timeout`` s from one to the next, `BLOCKED_TIMEOUT` in an alarm. Blocks."""
+        """Wait for all confirms, up to ``timeout`` seconds from one to the next. Blocks: for the worker's shutdown.
+
+        While the broker blocks the connection, the timeout is `BLOCKED_TIMEOUT`; without a connection returns at once.
+        """
         waiting, since = self.waiting, time.monotonic()
         while waiting and (link := self._link) is not None:
             self._turn(link)
@@ -272,7 +275,10 @@ class ConfirmingConnection:
             logger.warning("%d publishes without a confirm at shutdown: their tasks are delivered again", self.waiting)
 
     def takes_copies(self, timeout: float) -> bool:
-        """Return whether the broker takes copies, within ``timeout`` s; in an alarm it would read them later."""
+        """Return whether the broker accepts copies; wait up to ``timeout`` seconds. Blocks: for the worker's shutdown.
+
+        A broker with an alarm may read written copies after the alarm, long after the connection has closed.
+        """
         link = self._link
         if link is None:
             return self._shared

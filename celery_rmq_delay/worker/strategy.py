@@ -173,6 +173,7 @@ def _of_this_worker(flight: InFlight, found: Arrival, *, came_before: bool) -> A
 
 
 def _show(flight: InFlight, eta: Any, *, has_body: bool) -> None:
+    """Set the headers from which Celery makes the task's request."""
     raw = flight.headers
     shown = h.of_task({name: value for name, value in raw.items() if name not in _CELERYS})
     nested = raw.get("headers")  # of a tracing tool; Celery shows a task these, without the others

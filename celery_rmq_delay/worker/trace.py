@@ -38,7 +38,11 @@ Tracer = Callable[..., Any]
 
 
 class LeanExceptionInfo(ExceptionInfo):
-    """An `ExceptionInfo` pickled as exception and text; ``is_last``: `Task.retry` has refused another retry."""
+    """An `ExceptionInfo` that is pickled as exception and text.
+
+    ``is_last``: `Task.retry` has refused another retry. ``is_reported``: the failure is stored, and its hooks were
+    called.
+    """
 
     def __init__(
         self,
@@ -244,6 +248,7 @@ def _of_tracer(left: BaseException, task: Task[Any, Any], task_id: str) -> LeanE
 
 
 def _is_of_the_pool(left: BaseException, task_id: str) -> bool:
+    """Return whether an exception ends a worker, or is how its pool ends a task."""
     if isinstance(left, Exception):
         return False
     if isinstance(left, (WorkerShutdown, WorkerTerminate)):

@@ -6,6 +6,8 @@ import sys
 import threading
 from contextlib import contextmanager
 
+import pytest
+
 from celery_rmq_delay.stopping import STOP_SIGNALS, exit_at_once, handling, stop_requested
 from tests.support.corpus import corpus
 from tests.support.processes import as_a_background_job
@@ -90,6 +92,19 @@ def test_signal_handlers_are_restored():
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+
+
+def test_signal_handlers_are_restored_after_a_signal_that_waited_until_they_were_installed():
+    before = signal.getsignal(signal.SIGTERM)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(SystemExit), handling(exit_at_once):
+            pytest.fail("the signal did not wait")
+        assert signal.getsignal(signal.SIGTERM) is before
+        assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def test_outside_the_main_thread_signal_handlers_are_not_changed():

@@ -105,7 +105,7 @@ class Action:
     undo: Undo | None = None
     #: Its form on the confirmation page.
     form: type[ConfirmForm] = ConfirmForm
-    #: Whether ``rmq_delay_operate`` runs it also for few tasks.
+    #: Whether its options always leave it to ``rmq_delay_operate``, also for few tasks: its page says so.
     in_background: bool = False
     #: Whether the page of a task has its button.
     on_task_page: bool = True

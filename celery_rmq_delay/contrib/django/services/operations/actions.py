@@ -17,8 +17,10 @@ from ...broker import delay, queue_problem
 from ...models import Operation, TaskState
 from ...queries import grouped, plural
 from ..payloads import plain
-from . import parked, requeue, states
+from . import parked, requeue
 from .action import Action, ConfirmForm, Counted, Undo, registered
+from .states import Discard as DiscardWork
+from .states import Restore as RestoreWork
 
 #: Tasks whose messages the page reads to count expired ones.
 CHECKED = 1_000
@@ -186,7 +188,7 @@ class Discard(Action):
     name = "discard"
     kind = Operation.Kind.DISCARD
     label = "Discard"
-    work = states.Discard
+    work = DiscardWork
     explanation = (
         "These tasks will not run again, and their results become REVOKED. You can restore them: their data is kept."
     )
@@ -226,7 +228,7 @@ class Restore(Action):
     name = "restore"
     kind = Operation.Kind.RESTORE
     label = "Restore"
-    work = states.Restore
+    work = RestoreWork
     explanation = (
         "Discarded tasks become exhausted again, and so do tasks whose outcome is unknown, or that were requeued and "
         "have sent no event since. Check first whether one of these has run or waits in its queue: if you requeue it, "

@@ -45,7 +45,10 @@ def not_inline() -> Q:
 
 
 def next_operation(among: Q = Q(), but: Iterable[int] = ()) -> Operation | None:  # noqa: B008 - never changed
-    """Return the oldest operation that may start and has no runner; inline ones only after their page had time to."""
+    """Return the oldest operation that may start and has no runner; inline ones only after their page had time to.
+
+    ``among`` is a condition, ``but`` are operations to leave out.
+    """
     now = clock.now()
     old = now - STALE_AFTER
     free = not_inline() | Q(started_at__isnull=False) | Q(created_at__lt=old)

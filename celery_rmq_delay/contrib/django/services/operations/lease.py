@@ -147,7 +147,10 @@ class Lease:
         committed(step)
 
     def finish(self, state: str, rest: str, detail: str = "", *, note: str = "") -> None:
-        """End the operation; pending tasks get the outcome ``rest``. Raises `LeaseLostError`."""
+        """End the operation: pending tasks get the outcome ``rest`` and ``detail``, the operation gets ``note``.
+
+        Raises `LeaseLostError`, and has then changed nothing.
+        """
 
         def step() -> None:
             self.beat()  # the first statement has to be a write: SQLite cannot upgrade a read transaction
