@@ -196,7 +196,11 @@ class RetryableRequest(stock.Request):
             self._already_revoked = True
 
     def _settle_unreported(self) -> None:
-        """Log what Celery's report of an attempt's end has raised, and settle the message, which would stay unacked."""
+        """Log Celery's exception while it reported the end of an attempt, and settle the message anyway.
+
+        In the consumer's callback the error would end the connection, or the worker, and the message would be delivered
+        again; in the pool's callback the message would stay unacked until the worker stops.
+        """
         text = (
             "The end of the task %s[%s] (%s) could not be stored, or an errback not be called; its message is settled "
             "anyway"

@@ -69,7 +69,11 @@ def strategy(task: Task[Any, Any], app: Celery, consumer: Any) -> Callable[..., 
 
 
 def _decide(queues: ConsumedQueues, flight: InFlight, body: Any, task: Task[Any, Any]) -> Arrival | None:
-    """Read a delivery, set what Celery and the task read, and move it if it does not run; None if it is excluded."""
+    """Read a delivery: store its attempt count and `Delivery` where Celery and the task read them.
+
+    Returns what to do with it, None if its queue is excluded. A message that is not run or given up is being moved
+    to another queue when this returns, or is moved when the worker has stopped.
+    """
     message, raw, settling = flight.message, flight.headers, queues.settling
     known = _place(queues, flight, task)
     if known is None:
@@ -184,7 +188,10 @@ def _show(flight: InFlight, eta: Any, *, has_body: bool) -> None:
 
 
 def _wait_for_room(queues: ConsumedQueues, flight: InFlight) -> None:
-    """Move a quarantined task to the end of its queue until the pool has room: waiting, it looks like a killer."""
+    """Move a quarantined task that would wait for the pool to the end of its queue, until the pool has room.
+
+    If its worker is killed meanwhile, it would look like the task that killed it.
+    """
     task_id, queue = flight.headers.get("id"), flight.queue
     text = "The pool has no free process: the task %r goes to the end of %s until it has one"
     logger.info(text, task_id, quarantine(queue), extra={"queue": queue, "task_id": task_id})
